@@ -1,0 +1,247 @@
+"""Start and stop the lab's deployments: real vLLM on CPU, with or without a real Mooncake pool.
+
+    scripts/lab/up STACK      start it, wait until it answers (bounded), keep its logs
+    scripts/lab/down [STACK]  end what `up` started, by its own process IDs
+    scripts/lab/up --list     the stacks
+
+Standard library only, so that any Python runs it. Everything lives below $KVGATE_LAB
+(default ~/.cache/kvgate-lab): run/STACK/*.log, *.pid, and the pool's configuration.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+MASTER_RPC_PORT = 50151
+MASTER_HTTP_PORT = 50152
+START_LIMIT_S = 420
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """One deployment of the lab. ``servers`` are (port, core) pairs; all serve the model under the name ``m``."""
+
+    sentence: str
+    model: str = "smollm2-135m"
+    dtype: str = "float32"
+    pool: str = "mooncake"  # mooncake | example | none
+    servers: tuple[tuple[int, int], ...] = ((8101, 0),)
+    arguments: tuple[str, ...] = ("--block-size", "32")
+    developer_endpoints: bool = True
+    max_model_len: int = 2048
+
+
+STACKS = {
+    "mooncake": Stack("SmolLM2 in fp32 over a Mooncake pool"),
+    "mooncake-bf16": Stack(
+        "SmolLM2 in bf16 over a Mooncake pool, prefill chunk 320",
+        dtype="bfloat16",
+        arguments=("--block-size", "32", "--max-num-batched-tokens", "320"),
+    ),
+    "example": Stack("SmolLM2 in fp32 over ExampleConnector (files on disk)", pool="example"),
+    "qwen3next": Stack(
+        "tiny-qwen3next (three recurrent groups, one full) over a Mooncake pool",
+        model="tiny-qwen3next",
+        dtype="bfloat16",
+        arguments=(),
+        max_model_len=4096,
+    ),
+    "gemma3": Stack(
+        "tiny-gemma3 (sliding window and full) over a Mooncake pool",
+        model="tiny-gemma3",
+        dtype="bfloat16",
+        arguments=("--block-size", "32", "--max-num-batched-tokens", "320"),
+    ),
+    "pair": Stack(
+        "two SmolLM2 servers in fp32 on one Mooncake pool",
+        servers=((8101, 0), (8102, 1)),
+    ),
+    "no-pool": Stack("SmolLM2 in fp32 with the pool switched off", pool="none"),
+    "no-reset": Stack("SmolLM2 over a Mooncake pool without developer endpoints", developer_endpoints=False),
+}
+
+
+def lab_folder() -> Path:
+    return Path(os.environ.get("KVGATE_LAB") or Path.home() / ".cache" / "kvgate-lab")
+
+
+def run_folder(name: str) -> Path:
+    return lab_folder() / "run" / name
+
+
+def start_process(folder: Path, label: str, argv: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    with (folder / f"{label}.log").open("wb") as log:
+        process = subprocess.Popen(
+            argv, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    (folder / f"{label}.pid").write_text(f"{process.pid} {start_time(process.pid)}\n")
+    return process
+
+
+def start_time(pid: int) -> str:
+    """The kernel's start time of a process: with the pid it names one process for ever."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except OSError:
+        return "gone"
+
+
+def start_master(folder: Path) -> None:
+    binary = lab_folder() / "venv" / "bin" / "mooncake_master"
+    argv = [str(binary), "--rpc_address=127.0.0.1", f"--rpc_port={MASTER_RPC_PORT}"]
+    # The default metrics host is 0.0.0.0: the lab must not listen beyond loopback.
+    argv += [f"--metrics_port={MASTER_HTTP_PORT}", "--metrics_host=127.0.0.1"]
+    start_process(folder, "master", argv, dict(os.environ))
+    settings = {
+        "mode": "embedded",
+        "local_hostname": "127.0.0.1",
+        "metadata_server": "P2PHANDSHAKE",
+        "protocol": "tcp",
+        "device_name": "",
+        "master_server_address": f"127.0.0.1:{MASTER_RPC_PORT}",
+        "global_segment_size": "512MB",
+        "local_buffer_size": "256MB",
+    }
+    (folder / "mooncake.json").write_text(json.dumps(settings, indent=1))
+
+
+def connector_arguments(stack: Stack, folder: Path) -> list[str]:
+    if stack.pool == "none":
+        return []
+    config: dict[str, object] = {"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"}
+    if stack.pool == "example":
+        config["kv_connector"] = "ExampleConnector"
+        config["kv_connector_extra_config"] = {"shared_storage_path": str(folder / "kv")}
+    return ["--kv-transfer-config", json.dumps(config)]
+
+
+def start_server(stack: Stack, folder: Path, port: int, core: int) -> subprocess.Popen[bytes]:
+    lab = lab_folder()
+    environment = dict(os.environ) | {
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_SERVER_DEV_MODE": "1" if stack.developer_endpoints else "0",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "PYTHONHASHSEED": "0",
+        # One core per server: without pinning two servers nearly stall each other.
+        "OMP_NUM_THREADS": "1",
+        "KMP_BLOCKTIME": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": str(core),
+        "MOONCAKE_CONFIG_PATH": str(folder / "mooncake.json"),
+    }
+    argv = [str(lab / "venv" / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server"]
+    argv += ["--model", str(lab / "models" / stack.model), "--served-model-name", "m"]
+    argv += ["--host", "127.0.0.1", "--port", str(port), "--dtype", stack.dtype]
+    argv += ["--max-model-len", str(stack.max_model_len), "--enforce-eager"]
+    argv += ["--enable-prefix-caching", "--enable-prompt-tokens-details"]
+    argv += [*stack.arguments, *connector_arguments(stack, folder)]
+    return start_process(folder, f"server-{port}", argv, environment)
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as reply:
+            return bool(reply.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def wait_until_up(process: subprocess.Popen[bytes], folder: Path, port: int) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline:
+        if answers(f"http://127.0.0.1:{port}/health"):
+            return
+        if process.poll() is not None:
+            break
+        time.sleep(0.5)
+    tail = (folder / f"server-{port}.log").read_text(errors="replace").splitlines()[-25:]
+    raise SystemExit(f"lab: the server on port {port} did not come up; the end of its log:\n" + "\n".join(tail))
+
+
+def up(name: str) -> None:
+    stack = STACKS[name]
+    folder = run_folder(name)
+    down(name)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for port, _ in stack.servers:
+        if answers(f"http://127.0.0.1:{port}/health"):
+            raise SystemExit(f"lab: port {port} is taken by another server; stop it (scripts/lab/down) and try again")
+    begun = time.monotonic()
+    if stack.pool == "mooncake":
+        start_master(folder)
+    processes = [(start_server(stack, folder, port, core), port) for port, core in stack.servers]
+    try:
+        for process, port in processes:
+            wait_until_up(process, folder, port)
+    except BaseException:
+        down(name)
+        raise
+    print(f"lab: {name} is up after {time.monotonic() - begun:.0f} s: {stack.sentence}", flush=True)
+
+
+def down(name: str) -> None:
+    for path in sorted(run_folder(name).glob("*.pid")):
+        pid_text, started = path.read_text().split()
+        pid = int(pid_text)
+        if start_time(pid) == started:
+            end_group(pid)
+        path.unlink()
+
+
+def end_group(pid: int) -> None:
+    """End the process group that `up` started; its leader's pid is the group's number."""
+    for sent, patience_s in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 10.0)):
+        try:
+            os.killpg(pid, sent)
+        except ProcessLookupError:
+            return
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline and group_alive(pid):
+            time.sleep(0.1)
+
+
+def group_alive(pid: int) -> bool:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        pass
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("up", "down"))
+    parser.add_argument("stack", nargs="?", choices=tuple(STACKS))
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    if options.list:
+        for name, stack in STACKS.items():
+            print(f"{name:16} {stack.sentence}")
+    elif options.action == "down":
+        for name in (options.stack,) if options.stack else tuple(STACKS):
+            down(name)
+    elif options.stack is None:
+        parser.error("name a stack; --list shows them")
+    else:
+        up(options.stack)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

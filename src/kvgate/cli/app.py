@@ -1,0 +1,115 @@
+"""The Typer root: every command, its options, and nothing else."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvgate import __version__
+from kvgate.cli.exit_codes import ExitCode, guarded
+from kvgate.cli.output import Format, ListFormat
+from kvgate.domain.policy import PolicyName
+
+app = typer.Typer(
+    name="kvgate",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help=(
+        "Proves, before you switch it on, that reused KV cache gives the same answers as computed KV cache.\n\n"
+        "Exit codes: 0 PASS, 1 FAIL, 2 usage or configuration, 3 INCONCLUSIVE, 4 could not run (remote), "
+        "70 bug in kvgate, 130 interrupted."
+    ),
+)
+
+ConfigPath = Annotated[Path, typer.Option("--config", "-c", help="Configuration file (YAML).")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory made by `kvgate run`.")]
+PolicyOption = Annotated[PolicyName | None, typer.Option("--policy", help="Judge by this policy instead.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="What to print on standard output.")]
+ListOption = Annotated[ListFormat, typer.Option("--format", help="What to print on standard output.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Gate a deployment's KV reuse."""
+
+
+@app.command()
+@guarded
+def run(
+    config: ConfigPath,
+    policy: PolicyOption = None,
+    output: FormatOption = Format.TABLE,
+    junit: Annotated[Path | None, typer.Option("--junit", help="Also write JUnit XML to this file.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on standard error.")] = False,
+) -> ExitCode:
+    """Drive the deployment, prove which path served each request, and judge."""
+    from kvgate.cli.run import run_gate
+
+    return run_gate(config, policy, output, junit, quiet)
+
+
+@app.command()
+@guarded
+def plan(config: ConfigPath, output: ListOption = ListFormat.TABLE) -> ExitCode:
+    """Dry run: what would be sent, what it costs, and what a PASS would exclude. Sends no completion."""
+    from kvgate.cli.preview import show_plan
+
+    return show_plan(config, output)
+
+
+@app.command()
+@guarded
+def doctor(config: ConfigPath, output: ListOption = ListFormat.TABLE) -> ExitCode:
+    """Find out what this deployment can prove: geometry, evidence, and a way to force each path."""
+    from kvgate.cli.preview import show_doctor
+
+    return show_doctor(config, output)
+
+
+@app.command()
+@guarded
+def judge(
+    run_directory: RunPath,
+    policy: PolicyOption = None,
+    output: FormatOption = Format.TABLE,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only compare with the stored verdict.json; exit 2 if they differ.")
+    ] = False,
+) -> ExitCode:
+    """Judge a run again, offline, from its manifest and history."""
+    from kvgate.cli.rejudge import judge_again
+
+    return judge_again(run_directory, policy, output, check)
+
+
+@app.command()
+@guarded
+def report(run_directory: RunPath, output: FormatOption = Format.TABLE) -> ExitCode:
+    """Print the report of a run. The exit code says whether it could be printed, not the verdict."""
+    from kvgate.cli.rejudge import print_stored
+
+    return print_stored(run_directory, output)
+
+
+@app.command()
+@guarded
+def explain(
+    code: Annotated[str | None, typer.Argument(metavar="CODE", help="A reason, for instance DRIFT.")] = None,
+    table: Annotated[str | None, typer.Option("--list", help="List a table: reasons or dialects.")] = None,
+    output: ListOption = ListFormat.TABLE,
+) -> ExitCode:
+    """Say what a code in a report means and what to do about it."""
+    from kvgate.cli.explain import explain_code
+
+    return explain_code(code, table, output)

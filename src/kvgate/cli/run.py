@@ -1,0 +1,133 @@
+"""``kvgate run``: connect, explore, plan, carry out, judge, report."""
+
+import hashlib
+import os
+import secrets
+import signal
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+import anyio
+
+from kvgate import __version__
+from kvgate.cli.clock import RealClock
+from kvgate.cli.exit_codes import ExitCode, exit_code
+from kvgate.cli.output import Format, ProgressWatcher, emit
+from kvgate.cli.wiring import Connection, Explored, connect, draw_seed, explore, plan_for
+from kvgate.config.load import load_config
+from kvgate.config.schema import Config
+from kvgate.domain.judge import judge
+from kvgate.domain.plan import Plan
+from kvgate.domain.policy import PolicyName
+from kvgate.domain.reasons import Problem, Reason
+from kvgate.engines.hooks import ProcessHooks
+from kvgate.gate.session import Outside, Session, Settings
+from kvgate.report.document import make_report
+from kvgate.report.junit import report_junit
+from kvgate.store.run_directory import Manifest, RunDirectory, read_manifest, write_verdict
+
+# What seed 002 §12 wants recorded and the endpoints do not tell this version of kvgate.
+UNTOLD = ("vllm-ascend", "cann", "torch-npu", "mooncake", "checkpoint", "quantisation", "device", "topology")
+
+
+def run_gate(path: Path, policy: PolicyName | None, form: Format, junit: Path | None, quiet: bool) -> ExitCode:
+    """Run the gate and print its report."""
+    config = load_config(path)
+    if junit is not None and not junit.parent.is_dir():
+        from kvgate.errors import ConfigError
+
+        raise ConfigError(f"--junit {junit}: the folder {junit.parent} does not exist; make it first")
+    with ProgressWatcher(quiet) as watcher:
+        run_path, session, interrupted = anyio.run(_carry_out, config, path, policy, watcher)
+    manifest = read_manifest(run_path)
+    ruling = judge(manifest.plan, session.record)
+    write_verdict(run_path, ruling)
+    report = make_report(manifest.run_id, manifest.kvgate_version, manifest.started_at, manifest.plan, ruling)
+    if junit is not None:
+        junit.write_text(report_junit(report), encoding="utf-8")
+    emit(report, form)
+    watcher.said(f"kept in {run_path}")
+    return exit_code(ruling, interrupted)
+
+
+async def _carry_out(
+    config: Config, path: Path, policy: PolicyName | None, watcher: ProgressWatcher
+) -> tuple[Path, Session, bool]:
+    run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
+    async with connect(config, run_id) as connection:
+        watcher.said(f"asking {config.deployment.name} what it can prove")
+        explored = await explore(connection, draw_seed(config), active=True)
+        plan = plan_for(connection, explored, policy)
+        manifest = _manifest(run_id, path, plan, explored)
+        directory = RunDirectory.create(Path(config.output.directory), manifest)
+        watcher.said(
+            f"run {run_id}: {len(plan.groups)} groups, {plan.computed_tokens()} prompt tokens to compute, "
+            f"{plan.sent_tokens()} to send"
+        )
+        session = _session(connection, plan, run_id, explored, directory, watcher)
+        try:
+            interrupted = await _until_done_or_interrupted(session)
+        finally:
+            directory.close()
+    return directory.path, session, interrupted
+
+
+def _session(
+    connection: Connection,
+    plan: Plan,
+    run_id: str,
+    explored: Explored,
+    directory: RunDirectory,
+    watcher: ProgressWatcher,
+) -> Session:
+    config = connection.config
+    settings = Settings(
+        before_arm={arm: tuple(argv) for arm, argv in config.hooks.before_arm.items()},
+        after_arm={arm: tuple(argv) for arm, argv in config.hooks.after_arm.items()},
+        hook_s=config.hooks.timeout_s,
+        evidence_s=config.limits.evidence_s,
+    )
+    outside = Outside(connection.engines(), ProcessHooks(), directory, RealClock(), watcher)
+    return Session(plan, run_id, explored.prompts, outside, settings)
+
+
+async def _until_done_or_interrupted(session: Session) -> bool:
+    """Run the session; Ctrl-C or SIGTERM ends it with a record that can be judged."""
+    interrupted = False
+
+    async def watch(scope: anyio.CancelScope) -> None:
+        nonlocal interrupted
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:
+                interrupted = True
+                scope.cancel()
+                return
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch, tasks.cancel_scope)
+        await session.run()
+        tasks.cancel_scope.cancel()
+    if interrupted:
+        session.stop(Problem(Reason.INTERRUPTED, "stopped by the user"))
+    return interrupted
+
+
+def _manifest(run_id: str, path: Path, plan: Plan, explored: Explored) -> Manifest:
+    facts = explored.facts
+    versions: list[tuple[str, str | None, str]] = [
+        ("vllm", facts.version, "" if facts.version else "the server does not say"),
+        *((name, None, "the endpoints do not tell it") for name in UNTOLD),
+    ]
+    lexicons = explored.prompts.lexicons.values()
+    pieces = {piece: list(ids) for lexicon in lexicons for piece, ids in lexicon.ids.items()}
+    return Manifest(
+        run_id=run_id,
+        kvgate_version=__version__,
+        started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        config_path=os.fspath(path),
+        config_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        plan=plan,
+        versions=tuple(versions),
+        lexicon=pieces,
+    )

@@ -1,0 +1,143 @@
+"""Reading a configuration file; every complaint names file, line, key, value and remedy."""
+
+import difflib
+import json
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from kvgate.config.schema import Config
+from kvgate.errors import ConfigError
+
+_Lines = dict[tuple[str | int, ...], int]
+LONGEST_VALUE = 60
+
+
+def load_config(path: Path) -> Config:
+    """The configuration in ``path``. Raises ConfigError with one sentence per complaint."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file; give the path of a configuration with -c") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); give a readable YAML file in UTF-8") from None
+    data, lines = _parse(path, text)
+    if not isinstance(data, dict):
+        kind = "empty" if data is None else f"a {type(data).__name__}"
+        raise ConfigError(f"{path}: the file is {kind}, not a mapping; start it with 'version: 1'")
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        complaints = [_complaint(path, lines, each) for each in error.errors(include_url=False)]
+        raise ConfigError("\n".join(dict.fromkeys(complaints))) from None
+
+
+def config_schema() -> dict[str, Any]:
+    """The JSON Schema of a configuration file."""
+    schema = Config.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _parse(path: Path, text: str) -> tuple[Any, _Lines]:
+    lines: _Lines = {}
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is not None:
+            _walk(path, node, (), lines)
+        return yaml.safe_load(text), lines
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        problem = error.problem or error.context or "cannot be parsed"
+        raise ConfigError(f"{where}: not valid YAML: {problem}; mend the indentation or quoting there") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def _walk(path: Path, node: yaml.Node, place: tuple[str | int, ...], lines: _Lines) -> None:
+    """Note the line of every key, and refuse keys given twice (YAML would silently keep the last)."""
+    lines.setdefault(place, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[Hashable, int] = {}
+        for key, value in node.value:
+            name, line = key.value, key.start_mark.line + 1
+            if name in seen:
+                dotted = ".".join(map(str, (*place, name)))
+                raise ConfigError(f"{path}:{line}: {dotted} is given twice (first on line {seen[name]}); keep one")
+            seen[name] = line
+            inner = (*place, name)
+            lines[inner] = line
+            _walk(path, value, inner, lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            inner = (*place, index)
+            lines[inner] = value.start_mark.line + 1
+            _walk(path, value, inner, lines)
+
+
+def _complaint(path: Path, lines: _Lines, error: ErrorDetails) -> str:
+    place = tuple(part for part in error["loc"] if (part in _known_parts(lines)) or isinstance(part, int))
+    loc = error["loc"]
+    line = next((lines[loc[:cut]] for cut in range(len(loc), -1, -1) if loc[:cut] in lines), 1)
+    dotted = ".".join(map(str, place or loc)) or "the file"
+    where = f"{path}:{line}: {dotted}"
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return f"{where}: there is no such key{_did_you_mean(loc)}"
+    if kind == "missing":
+        return f"{path}:{line}: {'.'.join(map(str, loc))}: is missing; it takes {_expects(loc)}"
+    message = error["msg"].removeprefix("Value error, ")
+    value = json.dumps(error["input"], default=str, ensure_ascii=False)
+    shown = value if len(value) <= LONGEST_VALUE else value[: LONGEST_VALUE - 3] + "..."
+    return f"{where}: {shown} cannot be used: {message}; it takes {_expects(loc)}"
+
+
+def _known_parts(lines: _Lines) -> set[str | int]:
+    return {part for place in lines for part in place}
+
+
+def _models_at(loc: tuple[str | int, ...]) -> tuple[type[BaseModel], str | None]:
+    """The section a location lies in, and the name of its field there."""
+    model: type[BaseModel] = Config
+    field: str | None = None
+    for part in loc:
+        if not isinstance(part, str):
+            continue
+        info = model.model_fields.get(part)
+        if info is None:
+            return model, field if field in model.model_fields else part
+        field = part
+        inner = _section(info.annotation)
+        if inner is None:
+            return model, field
+        model = inner
+    return model, field
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _section(part)) is not None), None)
+
+
+def _did_you_mean(loc: tuple[str | int, ...]) -> str:
+    model, _ = _models_at(loc[:-1] if len(loc) > 1 else ())
+    names = sorted(model.model_fields)
+    close = difflib.get_close_matches(str(loc[-1]), names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(names)}"
+
+
+def _expects(loc: tuple[str | int, ...]) -> str:
+    model: type[BaseModel] = Config
+    text = "a value"
+    for part in loc:
+        info = model.model_fields.get(part) if isinstance(part, str) else None
+        if info is None:
+            continue
+        text = info.description or text
+        model = _section(info.annotation) or model
+    return text

@@ -1,0 +1,250 @@
+"""The configuration file's schema. Unknown keys are refused; every field says what it expects."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from kvgate.domain.deployment import Role
+from kvgate.domain.plan import Forcing
+from kvgate.domain.policy import Grade, PolicyName
+from kvgate.domain.probe import Arm
+
+Tokens = Annotated[int, Field(ge=1, le=16_777_216)]
+Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Argv = Annotated[list[str], Field(min_length=1)]
+Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EndpointConfig(_Section):
+    """One base URL of the deployment."""
+
+    name: Name = Field(description="short name used in plans and reports, for instance 'a'")
+    role: Role = Field(Role.COMBINED, description="what the endpoint is: combined, prefill, decode, gateway, ...")
+    url: Url = Field(description="base URL without a path like /v1, for instance http://127.0.0.1:8000")
+
+
+class AuthConfig(_Section):
+    """Where secrets come from. Values never stand in a file."""
+
+    bearer_env: EnvName = Field(description="name of the environment variable that holds the API key")
+
+
+class GeometryConfig(_Section):
+    """Overrides of what the server says of itself; all sizes in tokens."""
+
+    block_size: Tokens | None = Field(None, description="KV block size in tokens")
+    granule: Tokens | None = Field(
+        None, description="least common multiple of the KV groups' block sizes in tokens: hits come in whole granules"
+    )
+    chunk: Tokens | None = Field(None, description="max_num_batched_tokens of the engine, in tokens")
+    max_model_len: Tokens | None = Field(None, description="longest prompt plus answer the engine takes, in tokens")
+    retention_interval: int | None = Field(
+        None, ge=0, description="VLLM_PREFIX_CACHE_RETENTION_INTERVAL in tokens, 0 if unset"
+    )
+    speculation_granules: int | None = Field(
+        None, ge=0, le=8, description="granules a hit loses to speculative decoding (1 with MTP, EAGLE or DSpark)"
+    )
+
+
+class DeploymentConfig(_Section):
+    """The serving system under test."""
+
+    name: Name = Field(description="name of the deployment in reports")
+    engine: Literal["vllm", "vllm-ascend"] = Field("vllm", description="engine dialect: vllm or vllm-ascend")
+    model: Annotated[str, Field(min_length=1)] = Field(description="model name as the server serves it")
+    endpoints: Annotated[list[EndpointConfig], Field(min_length=1)] = Field(
+        description="list of endpoints, each with name, role and url"
+    )
+    auth: AuthConfig | None = Field(None, description="bearer_env: the name of an environment variable")
+    salts: Literal["honoured", "ignored"] = Field(
+        "honoured", description="whether the store's keys contain the cache salt: honoured or ignored"
+    )
+    geometry: GeometryConfig = Field(
+        default_factory=GeometryConfig, description="overrides of block_size, granule, chunk, max_model_len, ..."
+    )
+
+    @field_validator("endpoints")
+    @classmethod
+    def _names_differ(cls, endpoints: list[EndpointConfig]) -> list[EndpointConfig]:
+        names = [endpoint.name for endpoint in endpoints]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two endpoints are named {twice[0]!r}; give each its own name")
+        return endpoints
+
+
+class FamilyConfig(_Section):
+    """One prompt family in one language."""
+
+    family: Literal["codebook", "prose"] = Field("codebook", description="codebook or prose")
+    language: Literal["en", "zh"] = Field("en", description="en or zh")
+
+
+class GateConfig(_Section):
+    """What is sent."""
+
+    tiers: Annotated[list[Annotated[int, Field(ge=16, le=16_777_216)]], Field(min_length=1)] = Field(
+        [4096, 8192, 16384, 32768, 65536, 131072],
+        description="prompt lengths in tokens (16 or more), for instance [4096, 16384, 65536]",
+    )
+    lengths: Literal["aligned", "exact"] = Field(
+        "aligned", description="aligned (snap each tier to an aligned length) or exact (use the numbers as they are)"
+    )
+    groups_per_tier: Annotated[int, Field(ge=1, le=1000)] = Field(3, description="groups per tier, 1 to 1000")
+    boundaries: bool = Field(True, description="true or false: also send lengths around block, granule and chunk edges")
+    short_control: bool = Field(True, description="true or false: send one group below the hit floor as a control")
+    arms: Annotated[list[Arm], Field(min_length=2)] = Field(
+        [Arm.COLD, Arm.COLD_REPEAT, Arm.LOCAL, Arm.LOCAL_REPEAT, Arm.EXTERNAL, Arm.EXTERNAL_REPEAT],
+        description="list out of cold, cold_repeat, local, local_repeat, external, external_repeat",
+    )
+    families: Annotated[list[FamilyConfig], Field(min_length=1)] = Field(
+        default_factory=lambda: [FamilyConfig(family="codebook", language="en")],
+        description="list of {family: codebook|prose, language: en|zh}; groups take them in turn",
+    )
+    forcing: Literal["auto"] | Forcing = Field(
+        "auto", description="auto, reset_local (drop the local cache) or other_instance (a second reader)"
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
+        None, description="seed of prompts and nonces, a whole number; leave out for a new one each run"
+    )
+
+    @field_validator("arms")
+    @classmethod
+    def _arms_make_a_pair(cls, arms: list[Arm]) -> list[Arm]:
+        if Arm.WARMUP in arms or Arm.POPULATE in arms:
+            raise ValueError("warmup and populate are sent by the gate itself; leave them out")
+        if Arm.COLD not in arms:
+            raise ValueError("every group needs the cold arm, which fills the pool; add cold")
+        if Arm.EXTERNAL not in arms and Arm.LOCAL not in arms:
+            raise ValueError("nothing is left to compare; add external or local")
+        return arms
+
+
+class PolicyConfig(_Section):
+    """How answers are judged; differences in nats."""
+
+    name: PolicyName = Field(PolicyName.CALIBRATED, description="calibrated or strict")
+    evidence: Grade = Field(Grade.ARRIVED, description="arrived (tokens counted after the load) or scheduled")
+    exercised_share: Annotated[float, Field(gt=0.5, le=1.0)] = Field(
+        0.95, description="share of the expected reusable tokens that must come by the path, above 0.5 to 1"
+    )
+    envelope_floor_nat: Annotated[float, Field(ge=0.0, le=5.0)] = Field(
+        0.1, description="smallest tolerance of tolerant pairs, in nats"
+    )
+    envelope_cap_nat: Annotated[float, Field(gt=0.0, le=5.0)] = Field(
+        0.5, description="largest tolerance of tolerant pairs, in nats"
+    )
+    lossy_bound_nat: Annotated[float, Field(gt=0.0, le=5.0)] | None = Field(
+        None, description="largest drift in nats a store declared lossy may show; leave out for exact stores"
+    )
+    accept_ids_only: bool = Field(False, description="true to allow a PASS without logprobs")
+    accept_text_only: bool = Field(False, description="true to allow a PASS on text alone")
+    alpha: Annotated[float, Field(gt=0.0, lt=0.5)] = Field(
+        0.01, description="error probability of the run-level excess test, for instance 0.01"
+    )
+
+    @model_validator(mode="after")
+    def _floor_below_cap(self) -> "PolicyConfig":
+        if self.envelope_floor_nat > self.envelope_cap_nat:
+            raise ValueError(
+                f"envelope_floor_nat ({self.envelope_floor_nat}) is above envelope_cap_nat ({self.envelope_cap_nat})"
+            )
+        return self
+
+
+class RequestsConfig(_Section):
+    """How requests are sent; times in seconds."""
+
+    max_tokens: Annotated[int, Field(ge=8, le=4096)] = Field(32, description="output tokens, 8 or more")
+    logprobs: Annotated[int, Field(ge=1, le=20)] = Field(5, description="top-k logprobs to ask for, 1 to 20")
+    stream: bool = Field(True, description="true to stream answers")
+    ignore_eos: bool = Field(True, description="true to go on past the end-of-text token")
+    connect_s: Annotated[float, Field(gt=0, le=600)] = Field(10.0, description="seconds to wait for a connection")
+    first_token_s: Annotated[float, Field(gt=0, le=86400)] = Field(
+        120.0, description="seconds to wait for the first token, before the share that grows with the prompt"
+    )
+    first_token_s_per_1k: Annotated[float, Field(ge=0, le=3600)] = Field(
+        5.0, description="further seconds to wait for the first token per 1000 prompt tokens"
+    )
+    inactivity_s: Annotated[float, Field(gt=0, le=3600)] = Field(
+        60.0, description="seconds without a byte after which a stream counts as lost"
+    )
+
+
+class LimitsConfig(_Section):
+    """What bounds one arm."""
+
+    settle_s: Annotated[float, Field(ge=0, le=600)] = Field(
+        1.0, description="seconds to wait for asynchronous puts before the first external arm"
+    )
+    put_deadline_s: Annotated[float, Field(ge=0, le=3600)] = Field(
+        30.0, description="seconds after which a put that has not shown up is given up"
+    )
+    evidence_s: Annotated[float, Field(gt=0, le=600)] = Field(
+        5.0, description="seconds to wait until the counters account for a request"
+    )
+    external_attempts: Annotated[int, Field(ge=1, le=20)] = Field(4, description="attempts at one external arm")
+    hopeless_groups: Annotated[int, Field(ge=1, le=1000)] = Field(
+        2, description="groups that fail to show the path before the run gives up"
+    )
+
+
+class BudgetConfig(_Section):
+    """What bounds the whole run."""
+
+    computed_tokens: Annotated[int, Field(ge=1)] = Field(
+        2_500_000, description="prompt tokens the engine may be made to compute"
+    )
+    minutes: Annotated[float, Field(gt=0, le=100_000)] = Field(120.0, description="minutes the run may take")
+    replacements: Annotated[int, Field(ge=0, le=1000)] = Field(3, description="groups that may replace void ones")
+
+
+class HooksConfig(_Section):
+    """Commands run beside the arms: argv lists, no shell; told run, group, arm and attempt by environment."""
+
+    before_arm: dict[Arm, Argv] = Field(
+        default_factory=dict, description="arm name to argv list, run before each attempt at that arm"
+    )
+    after_arm: dict[Arm, Argv] = Field(
+        default_factory=dict, description="arm name to argv list, run after each attempt at that arm"
+    )
+    timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(120.0, description="seconds a hook may take")
+
+
+class OutputConfig(_Section):
+    """Where runs are kept."""
+
+    directory: Annotated[str, Field(min_length=1)] = Field(
+        "kvgate-runs", description="folder that run directories are made in"
+    )
+
+
+class Config(_Section):
+    """A kvgate configuration: the deployment under test and how to gate it."""
+
+    version: Literal[1] = Field(description="version of this format: 1")
+    deployment: DeploymentConfig = Field(description="the serving system under test")
+    gate: GateConfig = Field(default_factory=lambda: GateConfig.model_validate({}), description="what is sent")
+    policy: PolicyConfig = Field(
+        default_factory=lambda: PolicyConfig.model_validate({}), description="how it is judged"
+    )
+    requests: RequestsConfig = Field(
+        default_factory=lambda: RequestsConfig.model_validate({}), description="how requests are sent"
+    )
+    limits: LimitsConfig = Field(
+        default_factory=lambda: LimitsConfig.model_validate({}), description="what bounds one arm"
+    )
+    budget: BudgetConfig = Field(
+        default_factory=lambda: BudgetConfig.model_validate({}), description="what bounds the run"
+    )
+    hooks: HooksConfig = Field(
+        default_factory=lambda: HooksConfig.model_validate({}), description="commands run beside the arms"
+    )
+    output: OutputConfig = Field(
+        default_factory=lambda: OutputConfig.model_validate({}), description="where runs are kept"
+    )

@@ -1,0 +1,80 @@
+"""Readings of an engine's counters, under kvgate's own names."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Counter(str, Enum):
+    """What a dialect may be able to count, in prompt tokens unless the name says otherwise."""
+
+    PROMPT_TOKENS = "prompt_tokens"
+    COMPUTED = "computed"
+    LOCAL = "local"
+    EXTERNAL = "external"
+    LOCAL_HITS = "local_hits"
+    LOCAL_QUERIES = "local_queries"
+    EXTERNAL_HITS = "external_hits"
+    EXTERNAL_QUERIES = "external_queries"
+    PREEMPTIONS = "preemptions_count"
+    REQUESTS = "requests_count"
+    LOADED_BYTES = "loaded_bytes"
+    FAILED_LOADS = "failed_loads_count"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One counter of one engine (data-parallel rank) at one moment."""
+
+    engine: str
+    counter: Counter
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """One reading of an endpoint. ``started`` is the process's start time in Unix seconds, None if unknown."""
+
+    readings: tuple[Reading, ...]
+    started: float | None = None
+
+    def table(self) -> dict[tuple[str, Counter], float]:
+        """The readings by (engine, counter)."""
+        return {(reading.engine, reading.counter): reading.value for reading in self.readings}
+
+
+@dataclass(frozen=True, slots=True)
+class CounterDelta:
+    """What moved between two readings of one endpoint."""
+
+    by_engine: dict[str, dict[Counter, float]]
+    fell: tuple[str, ...]
+
+    def total(self, counter: Counter) -> int | None:
+        """The sum over engines, or None if no engine has the counter."""
+        values = [counts[counter] for counts in self.by_engine.values() if counter in counts]
+        return round(sum(values)) if values else None
+
+    def active_engines(self) -> tuple[str, ...]:
+        """The engines whose prompt tokens moved."""
+        return tuple(
+            sorted(
+                engine
+                for engine, counts in self.by_engine.items()
+                if counts.get(Counter.PROMPT_TOKENS, counts.get(Counter.LOCAL_QUERIES, 0.0)) > 0
+            )
+        )
+
+
+def difference(before: Counters, after: Counters) -> CounterDelta:
+    """``after`` minus ``before``. A counter first seen afterwards counts from 0 (label sets appear on first use)."""
+    earlier, later = before.table(), after.table()
+    by_engine: dict[str, dict[Counter, float]] = {}
+    fell: list[str] = []
+    for (engine, counter), value in later.items():
+        moved = value - earlier.get((engine, counter), 0.0)
+        if moved < 0:
+            fell.append(f"{counter.value} of engine {engine} fell from {value - moved:g} to {value:g}")
+        by_engine.setdefault(engine, {})[counter] = moved
+    if before.started is not None and after.started is not None and after.started > before.started + 1.0:
+        fell.append("the server process was started anew")
+    return CounterDelta(by_engine, tuple(fell))

@@ -1,0 +1,186 @@
+"""Which path served a probe: what did happen, by whose word, and what contradicts it."""
+
+from dataclasses import dataclass
+
+from kvgate.domain.counters import Counter, CounterDelta, Counters, difference
+from kvgate.domain.observation import Observation
+from kvgate.domain.policy import Grade, Policy
+from kvgate.domain.probe import Path
+from kvgate.domain.reasons import Problem, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Prompt tokens by path for one probe. None is unknown, which is not zero.
+
+    ``external_asked`` is how many tokens the engine looked up in an external store. ``rank`` is the
+    data-parallel engine that served it. ``sources`` names the counters used.
+    """
+
+    computed: int | None = None
+    local: int | None = None
+    external: int | None = None
+    external_asked: int | None = None
+    loaded_bytes: int | None = None
+    grade: Grade | None = None
+    rank: str | None = None
+    sources: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    def first(self, *reasons: Reason) -> Problem | None:
+        """The first problem with one of these reasons."""
+        return next((problem for problem in self.problems if problem.reason in reasons), None)
+
+
+def counted(before: Counters, after: Counters) -> int | None:
+    """Prompt tokens the engine has accounted for between two readings; None if it counts none."""
+    delta = difference(before, after)
+    moved = delta.total(Counter.PROMPT_TOKENS)
+    return moved if moved is not None else delta.total(Counter.LOCAL_QUERIES)
+
+
+def read_evidence(
+    length: int,
+    before: Counters | None,
+    after: Counters | None,
+    observation: Observation | None,
+    by_source_grade: Grade,
+) -> Evidence:
+    """Evidence for one probe of ``length`` prompt tokens from the readings around it and the reply itself.
+
+    ``by_source_grade`` is what the dialect's per-source counters are worth on this deployment.
+    """
+    if before is None or after is None:
+        return Evidence(problems=(Problem(Reason.COUNTERS_UNREADABLE, "the counters could not be read"),))
+    delta = difference(before, after)
+    split = _by_source(delta, by_source_grade) or _by_hits(delta, length)
+    if split is None:
+        return Evidence(
+            problems=(Problem(Reason.COUNTERS_UNREADABLE, "the endpoint exports none of the counters needed"),)
+        )
+    computed, local, external, grade, sources = split
+    problems = (
+        *_exclusivity(length, delta, before, after),
+        *_conflicts(delta, computed, local, external, observation),
+    )
+    engines = delta.active_engines()
+    return Evidence(
+        computed=computed,
+        local=local,
+        external=external,
+        external_asked=delta.total(Counter.EXTERNAL_QUERIES),
+        loaded_bytes=delta.total(Counter.LOADED_BYTES),
+        grade=grade,
+        rank=engines[0] if len(engines) == 1 else None,
+        sources=sources,
+        problems=problems,
+    )
+
+
+_Split = tuple[int, int, int, Grade, tuple[str, ...]]
+
+
+def _by_source(delta: CounterDelta, grade: Grade) -> _Split | None:
+    values = [delta.total(counter) for counter in (Counter.COMPUTED, Counter.LOCAL, Counter.EXTERNAL)]
+    computed, local, external = values
+    if computed is None or local is None or external is None:
+        return None
+    return computed, local, external, grade, ("prompt tokens by source",)
+
+
+def _by_hits(delta: CounterDelta, length: int) -> _Split | None:
+    """Older engines count only look-ups: SCHEDULED at best, since they rise even when the load fails."""
+    local, external = delta.total(Counter.LOCAL_HITS), delta.total(Counter.EXTERNAL_HITS)
+    if local is None:
+        return None
+    external = external or 0
+    return max(0, length - local - external), local, external, Grade.SCHEDULED, ("prefix cache hits",)
+
+
+def _exclusivity(length: int, delta: CounterDelta, before: Counters, after: Counters) -> tuple[Problem, ...]:
+    problems = [Problem(Reason.COUNTER_RESET, text) for text in delta.fell]
+    moved = counted(before, after)
+    if moved is None:
+        problems.append(Problem(Reason.EVIDENCE_MISSING, "the engine counts no prompt tokens"))
+    elif moved > length or len(delta.active_engines()) > 1:
+        engines = ", ".join(delta.active_engines())
+        problems.append(
+            Problem(Reason.FOREIGN_TRAFFIC, f"{length} prompt tokens sent, {moved} counted (engines {engines})")
+        )
+    elif moved < length and not delta.fell:
+        problems.append(Problem(Reason.EVIDENCE_MISSING, f"{length} prompt tokens sent, {moved} counted"))
+    preempted = delta.total(Counter.PREEMPTIONS)
+    if preempted:
+        problems.append(Problem(Reason.PREEMPTED, f"{preempted} preemptions while the probe ran"))
+    return tuple(problems)
+
+
+def _conflicts(
+    delta: CounterDelta, computed: int, local: int, external: int, observation: Observation | None
+) -> tuple[Problem, ...]:
+    problems: list[Problem] = []
+    looked_up = delta.total(Counter.EXTERNAL_HITS)
+    failed = delta.total(Counter.FAILED_LOADS)
+    if failed:
+        problems.append(Problem(Reason.LOAD_FAILED, f"the store client counts {failed} failed keys in loads"))
+    if looked_up is not None and looked_up > external:
+        detail = f"external look-ups hit {looked_up} tokens, {external} arrived and {computed} were computed"
+        problems.append(Problem(Reason.LOAD_FAILED, detail))
+    elif looked_up is not None and looked_up < external:
+        detail = f"external look-ups hit {looked_up} tokens, yet {external} are said to have arrived"
+        problems.append(Problem(Reason.SENSOR_CONFLICT, detail))
+    local_hits = delta.total(Counter.LOCAL_HITS)
+    if local_hits is not None and local_hits != local:
+        detail = f"prefix cache hits moved by {local_hits}, local tokens by source by {local}"
+        problems.append(Problem(Reason.SENSOR_CONFLICT, detail))
+    usage = observation.usage if observation is not None else None
+    if usage is not None and usage.cached_tokens is not None and usage.cached_tokens != local + external:
+        detail = f"the reply says {usage.cached_tokens} cached tokens, the counters {local} local + {external} external"
+        problems.append(Problem(Reason.SENSOR_CONFLICT, detail))
+    return tuple(problems)
+
+
+def exercised_problem(path: Path, expected: int, evidence: Evidence, policy: Policy) -> Problem | None:
+    """Why this probe does not count as having come by ``path``, or None if it is exercised.
+
+    ``expected`` is the predicted number of reusable tokens; ignored for COLD, which must reuse nothing.
+    """
+    if evidence.computed is None or evidence.local is None or evidence.external is None:
+        return evidence.first(Reason.COUNTERS_UNREADABLE, Reason.EVIDENCE_MISSING) or Problem(
+            Reason.EVIDENCE_MISSING, "no evidence"
+        )
+    local, external = evidence.local, evidence.external
+    if path is Path.COLD:
+        if local or external:
+            return Problem(Reason.NOT_COLD, f"{local} tokens came from the local cache, {external} from outside")
+        return None
+    wanted = max(1.0, policy.exercised_share * expected)
+    if path is Path.LOCAL:
+        if external or local < wanted:
+            detail = f"expected {expected} local tokens, saw {local} local and {external} external"
+            return Problem(Reason.BASELINE_NOT_LOCAL, detail)
+        return None
+    return _external_problem(wanted, expected, evidence, policy)
+
+
+def _external_problem(wanted: float, expected: int, evidence: Evidence, policy: Policy) -> Problem | None:
+    local, external = evidence.local or 0, evidence.external or 0
+    failed = evidence.first(Reason.LOAD_FAILED)
+    if failed is not None:
+        return failed
+    if local:
+        return Problem(Reason.LOCAL_NOT_DROPPED, f"{local} tokens still came from the local cache")
+    if external < wanted:
+        if not external and not evidence.external_asked:
+            return Problem(Reason.PATH_NOT_EXERCISED, f"expected {expected} external tokens, none was even asked for")
+        asked = "" if evidence.external_asked is None else f", {evidence.external_asked} were asked for"
+        return Problem(Reason.EXTERNAL_MISS, f"expected {expected} external tokens, saw {external}{asked}")
+    if policy.evidence is Grade.ARRIVED and evidence.grade is not Grade.ARRIVED:
+        return Problem(Reason.EVIDENCE_TOO_WEAK, "the counters show that the tokens were scheduled, not that they came")
+    return None
+
+
+# Problems that make a probe worthless whatever path it took: it neither acquits nor convicts.
+VOIDING = (Reason.PREEMPTED, Reason.FOREIGN_TRAFFIC, Reason.COUNTER_RESET, Reason.RECOMPUTED)
+# Problems that leave the answer usable but forbid a PASS.
+WEAKENING = (Reason.SENSOR_CONFLICT, Reason.EVIDENCE_MISSING, Reason.COUNTERS_UNREADABLE)

@@ -1,0 +1,98 @@
+"""How long a prompt must be for its KV to be reusable, and which lengths make a hit comparable with a cold run."""
+
+import math
+from dataclasses import dataclass
+
+# The computed suffix of an aligned prompt: long enough to be a real prefill, short enough to cost nothing.
+SUFFIX_TOKENS = 19
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Sizes in prompt tokens.
+
+    ``granule`` is the least common multiple of the KV groups' block sizes: hits come in whole granules.
+    ``chunk`` is the effective prefill chunk (the smaller of ``max_num_batched_tokens`` and
+    ``long_prefill_token_threshold``). ``retention_interval`` is 0 where states are not thinned out.
+    ``speculation_granules`` is how many granules a hit loses to a draft model's look-back.
+    ``sources`` says where each figure came from, as (field, source) pairs.
+    """
+
+    block_size: int
+    granule: int
+    chunk: int
+    max_model_len: int
+    retention_interval: int = 0
+    speculation_granules: int = 0
+    sources: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "granule", "chunk", "max_model_len"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+
+    def local_hit(self, length: int) -> int:
+        """Predicted tokens an engine's own prefix cache serves for a repeated prompt of ``length`` tokens.
+
+        The last token is always computed, so a prompt of exactly k granules reuses k - 1.
+        """
+        whole = (length - 1) // self.granule - self.speculation_granules
+        return max(0, whole) * self.granule
+
+    def external_hit(self, length: int) -> int:
+        """Predicted tokens an external pool serves; 0 below twice the retention interval (vllm-ascend)."""
+        if self.retention_interval and length < 2 * self.retention_interval:
+            return 0
+        return self.local_hit(length)
+
+    @property
+    def hit_floor(self) -> int:
+        """The shortest prompt, in tokens, of which an external pool can serve anything."""
+        return max((1 + self.speculation_granules) * self.granule + 1, 2 * self.retention_interval)
+
+    def is_aligned(self, length: int) -> bool:
+        """Whether the cold run's last chunk has the shape of the hit's computed suffix (design §3.1)."""
+        hit = self.external_hit(length)
+        return hit > 0 and hit % self.chunk == 0
+
+    def aligned_length(self, tier: int, limit: int) -> int | None:
+        """The aligned length nearest to ``tier`` and not above ``limit``; None if all are off by more than half."""
+        period = math.lcm(self.chunk, self.granule)
+        suffix = max(1, min(self.granule - 1, SUFFIX_TOKENS)) + self.speculation_granules * self.granule
+        below = max(0, tier - suffix) // period * period + suffix
+        near = [
+            length
+            for length in (below, below + period)
+            if self.hit_floor <= length <= limit and self.is_aligned(length) and abs(length - tier) <= tier / 2
+        ]
+        return min(near, key=lambda length: abs(length - tier)) if near else None
+
+    def reusable_length(self, tier: int) -> int:
+        """The longest length not above ``tier`` that ends a short suffix after a whole granule (not aligned)."""
+        suffix = max(1, min(self.granule - 1, SUFFIX_TOKENS))
+        length = (tier - suffix) // self.granule * self.granule + suffix
+        return length if length >= self.hit_floor else tier
+
+    def boundary_lengths(self, above: int, limit: int) -> tuple[int, ...]:
+        """k·g-1, k·g and k·g+1 for block, granule, retention and chunk, at the first k past ``above``.
+
+        The last of each three leaves an uncomputed tail of exactly one token. Lengths above ``limit`` or
+        below the hit floor are left out.
+        """
+        lengths: set[int] = set()
+        for size in {self.block_size, self.granule, self.retention_interval, self.chunk} - {0}:
+            edge = -(-max(above, self.hit_floor) // size) * size
+            lengths.update((edge - 1, edge, edge + 1))
+        return tuple(sorted(length for length in lengths if self.hit_floor <= length <= limit))
+
+
+def infer_granule(observed: tuple[tuple[int, int], ...]) -> int | None:
+    """The smallest granule that explains (prompt length, tokens hit) pairs seen on a repeat; None if none does."""
+    hits = [hit for _, hit in observed if hit > 0]
+    if not hits:
+        return None
+    common = math.gcd(*hits)
+    for granule in range(1, common + 1):
+        if common % granule == 0 and all((length - 1) // granule * granule == hit for length, hit in observed):
+            return granule
+    return None

@@ -1,0 +1,289 @@
+"""From plan and history to a ruling: pure, offline, the same every time."""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from kvgate.domain.advice import advice_for
+from kvgate.domain.divergence import Comparison
+from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, LOCAL_REPEAT, NoiseFloor, noise_floor
+from kvgate.domain.pairing import GroupView, answer, build_view, view_group
+from kvgate.domain.plan import PairKind, Plan, Purpose
+from kvgate.domain.policy import PolicyName
+from kvgate.domain.power import excess_p_value, excluded_fault_rate
+from kvgate.domain.probe import Arm, Path
+from kvgate.domain.reasons import Problem, Reason
+from kvgate.domain.record import RunRecord
+from kvgate.domain.rows import Ruling, decide, path_named
+from kvgate.domain.ruling import (
+    ArmSummary,
+    GroupVerdict,
+    PairVerdict,
+    PathTiming,
+    PolicyResult,
+    RunVerdict,
+    TierPower,
+)
+from kvgate.domain.standing import Standing
+from kvgate.domain.verdict import Verdict, merge
+
+# Reasons that count as a difference left standing when groups are pooled against controls.
+_DIFFERENT = (Reason.NEAR_TIE, Reason.UNSTABLE, Reason.TOKENS_DIFFER)
+
+
+def judge(plan: Plan, run: RunRecord) -> RunVerdict:
+    """Judge a run. Works on a history that was cut off anywhere: what is missing is INCONCLUSIVE."""
+    replaced = {record.replaces for record in run.groups.values() if record.replaces}
+    views = tuple(view_group(plan, record) for record in run.groups.values())
+    counted = tuple(view for view in views if view.record.plan.id not in replaced)
+    groups = tuple(_judge_group(plan, view, counted, view.record.plan.id in replaced) for view in views)
+    results = tuple(_result(plan, run, groups, name) for name in PolicyName)
+    chosen = next(result for result in results if result.policy is plan.policy.name)
+    proven = any(view.shows_alignment for view in counted)
+    return RunVerdict(
+        verdict=chosen.verdict,
+        reasons=chosen.reasons,
+        policy=plan.policy.name,
+        results=results,
+        endpoint_lost=run.stopped is not None and run.stopped.reason is Reason.ENDPOINT_LOST,
+        alignment_proven=proven,
+        groups=groups,
+        not_applicable=plan.not_applicable,
+        noise=_noise(counted),
+        power=_power(plan, groups),
+        timing=_timing(counted),
+        computed_tokens=sum(_tokens(views, "computed")),
+        sent_tokens=sum(
+            view.record.plan.length * len(attempts) for view in views for attempts in view.record.attempts.values()
+        ),
+        notes=plan.notes + _notes(counted, proven),
+        advice=advice_for(chosen.verdict, chosen.reasons, groups),
+    )
+
+
+def _judge_group(plan: Plan, view: GroupView, everyone: tuple[GroupView, ...], replaced: bool) -> GroupVerdict:
+    calibrated, strict = (
+        tuple(_judge_pair(plan, view, index, everyone, policy) for index in range(len(view.record.plan.pairs)))
+        for policy in (False, True)
+    )
+    chosen = strict if plan.policy.name is PolicyName.STRICT else calibrated
+    group = view.record.plan
+    return GroupVerdict(
+        id=group.id,
+        tier=group.tier,
+        length=group.length,
+        purpose=group.purpose,
+        family=f"{group.family}/{group.language}",
+        aligned=group.aligned,
+        verdict=merge(pair.verdict for pair in calibrated if pair.required),
+        strict=merge(pair.verdict for pair in strict if pair.required),
+        reasons=_reasons(calibrated),
+        strict_reasons=_reasons(strict),
+        pairs=chosen,
+        arms=tuple(_summary(view, step.arm, step.path) for step in group.steps if step.arm in view.standings),
+        expected_external=group.expected_external,
+        replaced=replaced,
+    )
+
+
+def _judge_pair(plan: Plan, view: GroupView, index: int, everyone: tuple[GroupView, ...], strict: bool) -> PairVerdict:
+    pair = view.record.plan.pairs[index]
+    seen, why_not = build_view(plan, view, pair, everyone, strict)
+    ruling: Ruling = decide(seen)
+    comparison = seen.comparison
+    divergence = comparison.divergence if comparison is not None else None
+    drift = comparison.max_drift if comparison is not None else None
+    step = view.record.plan.step(pair.subject)
+    failed = ruling.verdict is Verdict.FAIL and step is not None
+    return PairVerdict(
+        kind=pair.kind,
+        required=pair.required,
+        verdict=ruling.verdict,
+        row=ruling.row,
+        problem=ruling.problem,
+        annotations=ruling.annotations,
+        exact=seen.exact,
+        why_not_exact=why_not,
+        ids_equal=comparison.ids_equal if comparison is not None else None,
+        first_difference=divergence.index if divergence is not None else None,
+        divergence=divergence.kind.value if divergence is not None else None,
+        max_drift=drift if drift is not None and math.isfinite(drift) else None,
+        drift_problem=_drift_problem(comparison),
+        control_exact=seen.control.exact if seen.control is not None else None,
+        envelope=seen.envelope.nat,
+        attribution=path_named(pair, step.endpoint) if failed and step is not None else None,
+    )
+
+
+def _drift_problem(comparison: Comparison | None) -> str | None:
+    if comparison is None or comparison.drift is None:
+        return comparison.drift_problem if comparison is not None else None
+    return None if math.isfinite(comparison.drift.maximum) else "a logprob is no number on one side only"
+
+
+def _reasons(pairs: Iterable[PairVerdict]) -> tuple[Problem, ...]:
+    """The problems of the worst pairs first, each reason once."""
+    ranked = sorted(
+        (pair for pair in pairs if pair.required and pair.problem is not None),
+        key=lambda pair: pair.verdict is not Verdict.FAIL,
+    )
+    return tuple({pair.problem.reason: pair.problem for pair in reversed(ranked) if pair.problem}.values())[::-1]
+
+
+def _summary(view: GroupView, arm: Arm, path: Path) -> ArmSummary:
+    standing = view.standings[arm]
+    observation = standing.observation
+    timing = observation.timing if observation is not None else None
+    ids = observation.token_ids if observation is not None else None
+    return ArmSummary(
+        arm=arm,
+        endpoint=standing.endpoint,
+        path=path,
+        proven=standing.proven,
+        problem=standing.void or standing.unproven or (standing.weak[0] if standing.weak else None),
+        attempts=standing.attempts,
+        computed=standing.evidence.computed,
+        local=standing.evidence.local,
+        external=standing.evidence.external,
+        loaded_bytes=standing.evidence.loaded_bytes,
+        grade=standing.evidence.grade,
+        output_tokens=len(ids) if ids is not None else None,
+        first_token_s=timing.first_token_s if timing is not None else None,
+        total_s=timing.total_s if timing is not None else None,
+    )
+
+
+def _result(plan: Plan, run: RunRecord, groups: tuple[GroupVerdict, ...], name: PolicyName) -> PolicyResult:
+    """The run's verdict under one policy: the worst group, and everything that forbids a PASS."""
+    strict = name is PolicyName.STRICT
+    counted = [group for group in groups if not group.replaced]
+    verdicts = [group.strict if strict else group.verdict for group in counted]
+    reasons = [
+        problem
+        for group, verdict in zip(counted, verdicts, strict=True)
+        if verdict is not Verdict.PASS
+        for problem in (group.strict_reasons if strict else group.reasons)
+    ]
+    blockers = [*plan.obstacles, *_blockers(plan, run, counted, strict)]
+    excess = None if strict else _excess(plan, counted)
+    verdict = merge([*verdicts, *([Verdict.INCONCLUSIVE] if blockers else []), *([Verdict.FAIL] if excess else [])])
+    if not counted and not blockers:
+        blockers.append(Problem(Reason.NOTHING_CHECKED, "no group was sent"))
+    every = [*([excess] if excess else []), *sorted(reasons, key=_severity), *blockers]
+    return PolicyResult(name, verdict, tuple({problem.reason: problem for problem in reversed(every)}.values())[::-1])
+
+
+def _severity(problem: Problem) -> int:
+    order = list(Reason)
+    return order.index(problem.reason)
+
+
+def _blockers(plan: Plan, run: RunRecord, counted: list[GroupVerdict], strict: bool) -> list[Problem]:
+    found: list[Problem] = []
+    if run.stopped is not None and run.stopped.reason not in (Reason.DIVERGED, Reason.DRIFT):
+        found.append(run.stopped)
+    elif run.stopped is None and not run.completed and not plan.obstacles:
+        found.append(Problem(Reason.INTERRUPTED, "the history ends before the run was done"))
+    done = {
+        group.tier
+        for group in counted
+        if group.purpose is Purpose.TIER and (group.strict if strict else group.verdict) is not Verdict.INCONCLUSIVE
+    }
+    open_tiers = [tier for tier in plan.tiers() if tier not in done]
+    if open_tiers and not plan.obstacles:
+        found.append(Problem(Reason.TIER_NOT_COVERED, "tiers " + ", ".join(map(str, open_tiers))))
+    if not plan.tiers() and not plan.obstacles:
+        found.append(Problem(Reason.NOTHING_CHECKED, "no tier can be an external hit on this deployment"))
+    return found
+
+
+def _excess(plan: Plan, counted: list[GroupVerdict]) -> Problem | None:
+    """More differing external pairs than the pairs beside them explain (exact test, corrected for two looks)."""
+    looks = ((PairKind.EXTERNAL_VS_COLD, PairKind.LOCAL_VS_COLD), (PairKind.EXTERNAL_VS_LOCAL, None))
+    for subject, control in looks:
+        hits, total = _differing(counted, subject)
+        control_hits, control_total = _differing(counted, control) if control else _control_flips(counted)
+        p_value = excess_p_value(hits, total, control_hits, control_total)
+        if hits and p_value < plan.policy.alpha / len(looks):
+            detail = (
+                f"{hits} of {total} {subject.value} pairs differ, {control_hits} of {control_total} controls do "
+                f"(p = {p_value:.2g})"
+            )
+            return Problem(Reason.EXCESS_DIVERGENCE, detail)
+    return None
+
+
+def _differing(counted: list[GroupVerdict], kind: PairKind) -> tuple[int, int]:
+    pairs = [pair for group in counted for pair in group.pairs if pair.kind is kind and pair.ids_equal is not None]
+    return sum(1 for pair in pairs if _differs(pair)), len(pairs)
+
+
+def _differs(pair: PairVerdict) -> bool:
+    problems = [*pair.annotations, *([pair.problem] if pair.problem else [])]
+    return any(problem.reason in _DIFFERENT for problem in problems)
+
+
+def _control_flips(counted: list[GroupVerdict]) -> tuple[int, int]:
+    pairs = [
+        pair
+        for group in counted
+        for pair in group.pairs
+        if pair.kind is PairKind.EXTERNAL_VS_LOCAL and pair.control_exact is not None
+    ]
+    return sum(1 for pair in pairs if not pair.control_exact), len(pairs)
+
+
+def _noise(views: tuple[GroupView, ...]) -> tuple[NoiseFloor, ...]:
+    controls = [control for view in views for control in view.controls]
+    floors = (noise_floor(kind, controls) for kind in (LOCAL_REPEAT, COLD_REPEAT, COLD_LOCAL))
+    return tuple(floor for floor in floors if floor is not None)
+
+
+def _power(plan: Plan, groups: tuple[GroupVerdict, ...]) -> tuple[TierPower, ...]:
+    found: list[TierPower] = []
+    for tier in plan.tiers():
+        members = [group for group in groups if group.tier == tier and not group.replaced]
+        for arm in (Arm.EXTERNAL, Arm.LOCAL):
+            clean = [
+                group
+                for group in members
+                if group.verdict is Verdict.PASS and any(each.arm is arm and each.proven for each in group.arms)
+            ]
+            lengths = tuple(sorted({group.length for group in clean}))
+            found.append(TierPower(tier, lengths, arm.path, len(clean), excluded_fault_rate(len(clean))))
+    return tuple(found)
+
+
+def _timing(views: tuple[GroupView, ...]) -> tuple[PathTiming, ...]:
+    found: list[PathTiming] = []
+    for path in (Path.COLD, Path.LOCAL, Path.EXTERNAL):
+        proven = [each for view in views for each in view.standings.values() if each.proven and each.arm.path is path]
+        timings = [each.observation.timing for each in proven if each.observation and each.observation.timing]
+        if not timings:
+            continue
+        firsts = [timing.first_token_s for timing in timings if timing.first_token_s is not None]
+        totals = [timing.total_s for timing in timings]
+        found.append(
+            PathTiming(
+                path=path,
+                probes=len(timings),
+                first_token_p50=float(np.quantile(firsts, 0.5)) if firsts else None,
+                first_token_p90=float(np.quantile(firsts, 0.9)) if firsts else None,
+                total_p50=float(np.quantile(totals, 0.5)),
+                total_p90=float(np.quantile(totals, 0.9)),
+                reused_tokens=sum(each.shape or 0 for each in proven),
+            )
+        )
+    return tuple(found)
+
+
+def _tokens(views: tuple[GroupView, ...], field: str) -> Iterable[int]:
+    standings: Iterable[Standing] = (each for view in views for each in view.standings.values())
+    return (getattr(each.evidence, field) or 0 for each in standings if answer(each) is not None)
+
+
+def _notes(views: tuple[GroupView, ...], proven: bool) -> tuple[str, ...]:
+    if any(view.record.plan.aligned for view in views) and not proven:
+        return (f"{Reason.ALIGNMENT_UNPROVEN.value}: aligned lengths were chosen, but no group shows it",)
+    return ()

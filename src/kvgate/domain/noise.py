@@ -1,0 +1,86 @@
+"""What control pairs showed in this run, and the tolerance that follows for pairs that are not exact."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kvgate.domain.divergence import Comparison
+from kvgate.domain.plan import PairKind
+from kvgate.domain.policy import Policy
+
+MIN_INFORMING_GROUPS = 3
+
+
+# The kinds of control: repeats of local hits, of cold runs, and a cold run against a local hit.
+LOCAL_REPEAT = "local_vs_local_repeat"
+COLD_REPEAT = "cold_vs_cold_repeat"
+COLD_LOCAL = PairKind.LOCAL_VS_COLD.value
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One control comparison: its kind, its group, and what was seen."""
+
+    kind: str
+    group: str
+    comparison: Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseFloor:
+    """All controls of one kind: how many, how many exact, how many flipped, and the drift seen (nats)."""
+
+    kind: str
+    pairs: int
+    exact: int
+    flips: int
+    max_drift: float | None
+    median_drift: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The tolerance (nats) for one pair and how many groups inform it."""
+
+    nat: float
+    informed_by: int
+
+
+def noise_floor(kind: str, controls: Iterable[Control]) -> NoiseFloor | None:
+    """The floor of one kind of control, None if there was none."""
+    seen = [control.comparison for control in controls if control.kind == kind]
+    if not seen:
+        return None
+    drifts = sorted(each.max_drift for each in seen if each.max_drift is not None)
+    return NoiseFloor(
+        kind=kind,
+        pairs=len(seen),
+        exact=sum(1 for each in seen if each.exact),
+        flips=sum(1 for each in seen if not each.ids_equal),
+        max_drift=drifts[-1] if drifts else None,
+        median_drift=drifts[len(drifts) // 2] if drifts else None,
+    )
+
+
+def envelope_for(group: str, proven: bool, controls: Iterable[Control], policy: Policy) -> Envelope:
+    """The benign envelope of a pair of ``group``: from other groups' controls and cold-vs-local pairs.
+
+    The cap holds where the subject's path is unproven or fewer than 3 other groups inform it (design §3.5).
+    """
+    others = [control for control in controls if control.group != group]
+    informing = {control.group for control in others}
+    if not proven or len(informing) < MIN_INFORMING_GROUPS:
+        return Envelope(policy.envelope_cap_nat, len(informing))
+    largest = max((_spread(control.comparison) for control in others), default=0.0)
+    return Envelope(min(max(largest, policy.envelope_floor_nat), policy.envelope_cap_nat), len(informing))
+
+
+def _spread(comparison: Comparison) -> float:
+    """How far a control's sides were apart: its drift, or the gap of a flip if that is wider."""
+    gaps = [0.0 if comparison.max_drift is None else comparison.max_drift]
+    if comparison.divergence is not None:
+        gaps += [
+            gap
+            for gap in (comparison.divergence.gap_in_baseline, comparison.divergence.gap_in_subject)
+            if gap is not None
+        ]
+    return max(gaps)

@@ -1,0 +1,35 @@
+"""What the user asks of a verdict."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class PolicyName(str, Enum):
+    """``calibrated`` allows measured noise on tolerant pairs; ``strict`` fails on any token difference."""
+
+    CALIBRATED = "calibrated"
+    STRICT = "strict"
+
+
+class Grade(str, Enum):
+    """How much a piece of evidence shows. SCHEDULED: looked up and admitted. ARRIVED: counted after the load."""
+
+    SCHEDULED = "scheduled"
+    ARRIVED = "arrived"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Bounds in nats (differences of natural-logarithm probabilities) unless the name says otherwise."""
+
+    name: PolicyName = PolicyName.CALIBRATED
+    evidence: Grade = Grade.ARRIVED
+    exercised_share: float = 0.95
+    envelope_floor_nat: float = 0.1
+    envelope_cap_nat: float = 0.5
+    lossy_bound_nat: float | None = None
+    accept_ids_only: bool = False
+    accept_text_only: bool = False
+    require_proven_alignment: bool = False
+    alpha: float = 0.01
+    min_output_tokens: int = 8

@@ -1,0 +1,177 @@
+"""What to do next in a group, as a pure function of what was recorded of it so far."""
+
+from dataclasses import dataclass
+
+from kvgate.domain.divergence import compare
+from kvgate.domain.observation import Observation, Outcome
+from kvgate.domain.plan import ArmStep, PairKind, Plan, Purpose
+from kvgate.domain.probe import Arm, Path
+from kvgate.domain.reasons import Problem, Reason
+from kvgate.domain.record import Attempt, GroupRecord, RunRecord
+from kvgate.domain.standing import Standing, repeats_of, standing_of, weigh
+
+# A missing external hit may yet come: the put was not finished, or blocks were still held by the last request.
+WORTH_WAITING = (Reason.EXTERNAL_MISS, Reason.LOCAL_NOT_DROPPED)
+# Reasons for which going on with further groups shows nothing new.
+HOPELESS = (
+    Reason.PATH_NOT_EXERCISED,
+    Reason.EXTERNAL_MISS,
+    Reason.LOCAL_NOT_DROPPED,
+    Reason.COUNTERS_UNREADABLE,
+    Reason.EVIDENCE_MISSING,
+    Reason.LOAD_FAILED,
+    Reason.HOOK_FAILED,
+    Reason.BASELINE_NOT_LOCAL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """The next attempt: at which arm, after dropping the local cache and waiting or not."""
+
+    step: ArmStep
+    attempt: int
+    drop_local: bool
+    wait_s: float
+    why_wait: str
+
+
+def next_send(plan: Plan, record: GroupRecord) -> Send | None:
+    """The next attempt in this group, or None if the group is done (or cannot go on)."""
+    for step in record.plan.steps:
+        attempts = record.of(step.arm)
+        if not attempts:
+            wait = plan.limits.settle_s if step.settle else 0.0
+            return Send(step, 0, step.drop_local, wait, "asynchronous puts" if wait else "")
+        again = _again(plan, record, step, attempts)
+        if isinstance(again, Send):
+            return again
+        if again:
+            return None
+    return _one_more_repeat(plan, record)
+
+
+def _again(plan: Plan, record: GroupRecord, step: ArmStep, attempts: list[Attempt]) -> Send | bool:
+    """A further attempt at this arm; True if the group ends here; False to go on to the next arm."""
+    limits, count = plan.limits, len(attempts)
+    last = attempts[-1]
+    standing = weigh(plan, record.plan, step, last)
+    if standing.void is not None:
+        return True
+    if not last.ok:
+        bad = sum(1 for each in attempts if not each.ok)
+        retry = Send(step, count, step.drop_local or _drops(plan, step), 0.0, "")
+        return retry if bad <= limits.lost_retries else True
+    if standing.unproven is None:
+        return False
+    if step.arm is Arm.COLD and record.plan.purpose is not Purpose.SHORT_CONTROL:
+        return standing.unproven.reason is Reason.NOT_COLD
+    if step.path is Path.LOCAL and standing.unproven.reason is Reason.BASELINE_NOT_LOCAL:
+        if count < limits.local_attempts:
+            return Send(step, count, False, limits.settle_s, "the local cache")
+        return False
+    if step.arm is Arm.EXTERNAL and standing.unproven.reason in WORTH_WAITING and _drops(plan, step):
+        wait = limits.settle_s * 2.0**count
+        waited = sum(limits.settle_s * 2.0**number for number in range(1, count + 1))
+        if count < limits.external_attempts and waited <= limits.put_deadline_s:
+            return Send(step, count, True, wait, "asynchronous puts")
+    return False
+
+
+def _drops(plan: Plan, step: ArmStep) -> bool:
+    """Whether the endpoint's local cache can be dropped, so that an external hit can be asked for again."""
+    if step.path is not Path.EXTERNAL:
+        return False
+    return any(each.endpoint == step.endpoint and each.reset_local for each in plan.capabilities)
+
+
+def _one_more_repeat(plan: Plan, record: GroupRecord) -> Send | None:
+    """A further repeat of the subject while a difference is seen that no repeat has shown again."""
+    for pair in record.plan.pairs:
+        step = record.plan.step(pair.repeat) if pair.repeat is not None else None
+        if step is None or pair.repeat is not Arm.EXTERNAL_REPEAT or not _drops(plan, step):
+            continue
+        count = len(record.of(step.arm))
+        if count >= plan.limits.subject_repeats:
+            continue
+        baseline, subject = (standing_of(plan, record, arm) for arm in (pair.baseline, pair.subject))
+        if baseline is None or subject is None or not _differ(plan, baseline, subject):
+            continue
+        if not any(_differ(plan, baseline, repeat) for repeat in repeats_of(plan, record, pair.repeat)):
+            return Send(step, count, True, 0.0, "")
+    return None
+
+
+def _differ(plan: Plan, baseline: Standing, subject: Standing) -> bool:
+    left, right = _answers(baseline, subject)
+    return left is not None and right is not None and not compare(left, right).within(plan.policy.envelope_floor_nat)
+
+
+def _answers(baseline: Standing, subject: Standing) -> tuple[Observation | None, Observation | None]:
+    pair = (baseline.observation, subject.observation)
+    return pair if all(each is not None and each.ok for each in pair) else (None, None)
+
+
+def is_void(plan: Plan, record: GroupRecord) -> bool:
+    """Whether the group can neither acquit nor convict through no fault of the path, and may be replaced."""
+    for step in record.plan.steps:
+        standing = standing_of(plan, record, step.arm)
+        if standing is None:
+            continue
+        if standing.observation is None or standing.observation.outcome is Outcome.LOST:
+            return True
+        if standing.void is not None and standing.void.reason is not Reason.HOOK_FAILED:
+            return True
+        baseline = step.arm in (Arm.COLD, Arm.LOCAL) and record.plan.purpose is not Purpose.SHORT_CONTROL
+        if (
+            baseline
+            and standing.unproven is not None
+            and standing.unproven.reason
+            in (
+                Reason.NOT_COLD,
+                Reason.BASELINE_NOT_LOCAL,
+            )
+        ):
+            return True
+    return False
+
+
+def hopeless(plan: Plan, run: RunRecord) -> Problem | None:
+    """The reason no group so far could show its subject's path, once enough have tried; None while any did."""
+    seen: list[Problem] = []
+    for record in run.groups.values():
+        if record.plan.purpose is Purpose.SHORT_CONTROL:
+            continue
+        subject = standing_of(plan, record, Arm.EXTERNAL) or standing_of(plan, record, Arm.COLD)
+        if subject is None:
+            continue
+        if subject.proven and subject.arm is Arm.EXTERNAL:
+            return None
+        local = standing_of(plan, record, Arm.LOCAL)
+        why = subject.unproven or subject.void or (local.unproven if local is not None else None)
+        if why is not None and why.reason in HOPELESS:
+            seen.append(why)
+    return seen[-1] if len(seen) >= plan.limits.hopeless_groups else None
+
+
+def gross_groups(plan: Plan, run: RunRecord) -> int:
+    """How many groups show a gross difference of a proven external hit, shown again by a repeat."""
+    return sum(1 for record in run.groups.values() if _is_gross(plan, record))
+
+
+def _is_gross(plan: Plan, record: GroupRecord) -> bool:
+    pair = next((each for each in record.plan.pairs if each.kind is PairKind.EXTERNAL_VS_LOCAL), None)
+    if pair is None:
+        return False
+    baseline, subject = (standing_of(plan, record, arm) for arm in (pair.baseline, pair.subject))
+    if baseline is None or subject is None or not (baseline.proven and subject.proven):
+        return False
+    sides = (subject, *repeats_of(plan, record, pair.repeat))
+    return sum(1 for side in sides if _grossly(plan, baseline, side)) >= 2
+
+
+def _grossly(plan: Plan, baseline: Standing, subject: Standing) -> bool:
+    left, right = _answers(baseline, subject)
+    if left is None or right is None:
+        return False
+    return not compare(left, right).within(plan.policy.envelope_cap_nat)

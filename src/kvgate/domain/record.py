@@ -1,0 +1,106 @@
+"""History put in order: groups, their arms, and the attempts at each."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kvgate.domain.counters import Counters
+from kvgate.domain.history import (
+    CacheDropped,
+    CountersRead,
+    DropOutcome,
+    Entry,
+    GroupStarted,
+    HookRan,
+    Moment,
+    ProbeAnswered,
+    ProbeSent,
+    RunCompleted,
+    RunStopped,
+)
+from kvgate.domain.observation import Observation
+from kvgate.domain.plan import GroupPlan
+from kvgate.domain.probe import Arm, Probe
+from kvgate.domain.reasons import Problem
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try at one arm, filled in as its entries come."""
+
+    probe: Probe | None = None
+    before: Counters | None = None
+    after: Counters | None = None
+    observation: Observation | None = None
+    drop: DropOutcome | None = None
+    drop_detail: str = ""
+    hooks: list[HookRan] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether a complete answer came back."""
+        return self.observation is not None and self.observation.ok
+
+
+@dataclass(slots=True)
+class GroupRecord:
+    """What was recorded for one group."""
+
+    plan: GroupPlan
+    replaces: str | None = None
+    attempts: dict[Arm, list[Attempt]] = field(default_factory=dict)
+
+    def of(self, arm: Arm) -> list[Attempt]:
+        """All attempts at an arm, oldest first."""
+        return self.attempts.get(arm, [])
+
+    def at(self, arm: Arm, number: int) -> Attempt:
+        """The attempt of that number, made if it does not exist yet."""
+        attempts = self.attempts.setdefault(arm, [])
+        while len(attempts) <= number:
+            attempts.append(Attempt())
+        return attempts[number]
+
+
+class RunRecord:
+    """A run's history, kept in order as entries are added. Adding is all that changes it."""
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self.groups: dict[str, GroupRecord] = {}
+        self.stopped: Problem | None = None
+        self.completed = False
+        self._probes: dict[str, Probe] = {}
+        for entry in entries:
+            self.add(entry)
+
+    def add(self, entry: Entry) -> None:
+        """Take in one entry. Entries of warm-up probes belong to no group and are passed over."""
+        if isinstance(entry, GroupStarted):
+            self.groups[entry.group.id] = GroupRecord(entry.group, entry.replaces)
+        elif isinstance(entry, ProbeSent):
+            self._probes[entry.probe.id] = entry.probe
+            self._fill(entry.probe.group, entry.probe.arm, entry.probe.attempt, probe=entry.probe)
+        elif isinstance(entry, ProbeAnswered):
+            probe = self._probes.get(entry.probe_id)
+            if probe is not None:
+                self._fill(probe.group, probe.arm, probe.attempt, observation=entry.observation)
+        elif isinstance(entry, CountersRead):
+            where = "before" if entry.moment is Moment.BEFORE else "after"
+            self._fill(entry.group, entry.arm, entry.attempt, **{where: entry.counters})
+        elif isinstance(entry, CacheDropped):
+            self._fill(entry.group, entry.arm, entry.attempt, drop=entry.outcome, drop_detail=entry.detail)
+        elif isinstance(entry, HookRan):
+            group = self.groups.get(entry.group)
+            if group is not None:
+                group.at(entry.arm, entry.attempt).hooks.append(entry)
+        elif isinstance(entry, RunStopped):
+            self.stopped = entry.problem
+        elif isinstance(entry, RunCompleted):
+            self.completed = True
+
+    def _fill(self, group_id: str, arm: Arm, number: int, **values: object) -> None:
+        group = self.groups.get(group_id)
+        if group is None:
+            return
+        attempt = group.at(arm, number)
+        for name, value in values.items():
+            setattr(attempt, name, value)

@@ -1,0 +1,314 @@
+"""The decision table of one pair (design §3.6): rows in order, the first that matches decides, PASS is last."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvgate.domain.divergence import Comparison, Divergence, DivergenceClass
+from kvgate.domain.noise import Envelope
+from kvgate.domain.observation import Observation, Outcome
+from kvgate.domain.plan import PairKind, PairPlan
+from kvgate.domain.policy import Policy
+from kvgate.domain.reasons import Problem, Reason
+from kvgate.domain.standing import Standing
+from kvgate.domain.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class PairView:
+    """Everything the table looks at for one pair.
+
+    ``exact`` is whether the pair must be bit-equal: shape-matched, or alignment predicted and proven.
+    ``control`` is the baseline held against its own repeat. ``lost_recall`` counts codewords the subject lost
+    beyond what controls lost. ``repeats`` are further subjects, with their comparisons to the baseline.
+    """
+
+    plan: PairPlan
+    baseline: Standing | None
+    subject: Standing | None
+    repeats: tuple[Standing, ...]
+    comparison: Comparison | None
+    repeat_comparisons: tuple[Comparison, ...]
+    control: Comparison | None
+    exact: bool
+    envelope: Envelope
+    leaks: tuple[str, ...]
+    lost_recall: int
+    policy: Policy
+    strict: bool
+
+    @property
+    def control_exact(self) -> bool:
+        """Whether the baseline repeats to equal IDs and a drift of exactly 0.0."""
+        return self.control is not None and self.control.exact
+
+    def beyond(self, comparison: Comparison) -> bool:
+        """Whether a difference is more than the envelope explains."""
+        return not comparison.within(self.envelope.nat)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a row says: a verdict with its reason, or an annotation (verdict None) after which rows go on."""
+
+    verdict: Verdict | None
+    problem: Problem
+
+
+Row = Callable[[PairView], Decision | None]
+
+
+def _fail(reason: Reason, detail: str) -> Decision:
+    return Decision(Verdict.FAIL, Problem(reason, detail))
+
+
+def _inconclusive(problem: Problem) -> Decision:
+    return Decision(Verdict.INCONCLUSIVE, problem)
+
+
+def _ok(standing: Standing | None) -> Observation | None:
+    observation = standing.observation if standing is not None else None
+    return observation if observation is not None and observation.ok else None
+
+
+def leak(view: PairView) -> Decision | None:
+    """Row 1: another probe's nonce in the output."""
+    return _fail(Reason.LEAK, "; ".join(view.leaks)) if view.leaks else None
+
+
+def missing(view: PairView) -> Decision | None:
+    """Row 2: a side is lost, or was never sent."""
+    for side, arm in ((view.baseline, view.plan.baseline), (view.subject, view.plan.subject)):
+        if side is None:
+            return _inconclusive(Problem(Reason.OBSERVATION_MISSING, f"the {arm.value} arm was not reached"))
+        if side.observation is None and side.void is not None:
+            continue
+        if side.observation is None or side.observation.outcome is Outcome.LOST:
+            detail = side.observation.detail if side.observation is not None else "cut off by the end of the run"
+            return _inconclusive(Problem(Reason.OBSERVATION_MISSING, f"{arm.value}: {detail}"))
+    return None
+
+
+def refused(view: PairView) -> Decision | None:
+    """Row 3: the subject is refused with a definite error while the baseline is OK."""
+    if _ok(view.baseline) is None and view.baseline is not None and view.baseline.observation is not None:
+        detail = f"{view.plan.baseline.value}: {view.baseline.observation.detail}"
+        return _inconclusive(Problem(Reason.PROBE_REFUSED, detail))
+    subject = view.subject
+    if subject is None or subject.observation is None or subject.observation.outcome is not Outcome.REFUSED:
+        return None
+    detail = f"{view.plan.subject.value}: {subject.observation.detail}"
+    if subject.refusals >= 2:
+        return _fail(Reason.SUBJECT_REFUSED, detail)
+    return _inconclusive(Problem(Reason.PROBE_REFUSED, detail))
+
+
+def void(view: PairView) -> Decision | None:
+    """Row 4: void observations and contaminated baselines neither acquit nor convict."""
+    for side in (view.baseline, view.subject):
+        if side is not None and side.void is not None:
+            return _inconclusive(side.void)
+    baseline, subject = view.baseline, view.subject
+    short = view.plan.kind is PairKind.COLD_VS_COLD_REPEAT
+    if baseline is not None and baseline.unproven is not None:
+        contaminated = baseline.unproven.reason in (Reason.NOT_COLD, Reason.BASELINE_NOT_LOCAL)
+        if contaminated:
+            return _inconclusive(Problem(Reason.FLOOR_WRONG, baseline.unproven.detail) if short else baseline.unproven)
+    if baseline is not None and subject is not None and baseline.endpoint == subject.endpoint:
+        one, other = baseline.evidence.rank, subject.evidence.rank
+        if one is not None and other is not None and one != other:
+            return _inconclusive(Problem(Reason.RANK_CHANGED, f"baseline on rank {one}, subject on rank {other}"))
+    return None
+
+
+_PROTOCOL = {
+    DivergenceClass.EMPTY: Reason.EMPTY,
+    DivergenceClass.TRUNCATED: Reason.TRUNCATED,
+    DivergenceClass.FIRST_TOKEN: Reason.FIRST_TOKEN,
+    DivergenceClass.DEGENERATE: Reason.DEGENERATE,
+}
+
+
+def protocol(view: PairView) -> Decision | None:
+    """Row 5: IDs that do not add up, and faults that are never labelled KV corruption."""
+    baseline, subject = _ok(view.baseline), _ok(view.subject)
+    if baseline is None or subject is None or view.comparison is None:
+        return None
+    if subject.token_ids == ():
+        again = any((_ok(repeat) or subject).token_ids == () for repeat in view.repeats)
+        detail = "the answer has no tokens" + (", again when repeated" if again else "")
+        return _fail(Reason.EMPTY, detail) if again else _inconclusive(Problem(Reason.EMPTY, detail))
+    for side, arm in ((baseline, view.plan.baseline), (subject, view.plan.subject)):
+        problem = side.id_problem()
+        if problem is not None and side.token_ids is not None:
+            return _inconclusive(Problem(Reason.IDS_INCOMPLETE, f"{arm.value}: {problem}"))
+    divergence = view.comparison.divergence
+    if divergence is None or divergence.kind not in _PROTOCOL:
+        return None
+    again = any(
+        each.divergence is not None and each.divergence.kind is divergence.kind for each in view.repeat_comparisons
+    )
+    detail = f"{_where(divergence)}, {'again' if again else 'not'} when repeated"
+    reason = _PROTOCOL[divergence.kind]
+    return _fail(reason, detail) if again else _inconclusive(Problem(reason, detail))
+
+
+def exact_ids(view: PairView) -> Decision | None:
+    """Row 6: an exact pair with an exact control, IDs differ: the baseline is exact, so the subject is at fault."""
+    result = view.comparison
+    if result is None or not (view.exact and view.control_exact) or result.ids_equal:
+        return None
+    same = [each for each in view.repeat_comparisons if _same_divergence(each.divergence, result.divergence)]
+    if same:
+        return _fail(Reason.DIVERGED, f"{_told(result)}; the same again in {len(same)} of {len(view.repeats)} repeats")
+    return _fail(Reason.DIVERGED_INTERMITTENT, f"{_told(result)}; not the same in {len(view.repeats)} repeats")
+
+
+def _same_divergence(one: Divergence | None, other: Divergence | None) -> bool:
+    if one is None or other is None:
+        return False
+    return (one.index, one.kind, one.subject_token) == (other.index, other.kind, other.subject_token)
+
+
+def exact_drift(view: PairView) -> Decision | None:
+    """Row 7: an exact pair with an exact control, equal IDs, and a drift above 0.0: the KV bytes differ."""
+    result = view.comparison
+    if result is None or not (view.exact and view.control_exact) or not result.ids_equal:
+        return None
+    drift = result.max_drift
+    if drift is None or drift == 0.0:
+        return None
+    bound = view.policy.lossy_bound_nat
+    again = sum(1 for each in view.repeat_comparisons if each.max_drift)
+    detail = f"token IDs equal, {_told(result)}; again in {again} of {len(view.repeats)} repeats"
+    if bound is not None and drift <= bound and view.plan.kind is not PairKind.LOCAL_VS_COLD:
+        return Decision(None, Problem(Reason.DECLARED_LOSS, f"{detail}; declared bound {bound:g} nat"))
+    return _fail(Reason.DRIFT, detail)
+
+
+def _decided_exactly(view: PairView) -> bool:
+    return view.exact and view.control_exact
+
+
+def tolerant_beyond(view: PairView) -> Decision | None:
+    """Row 8: no exact floor, and a difference beyond the envelope or codewords lost."""
+    result = view.comparison
+    if result is None or _decided_exactly(view):
+        return None
+    beyond = view.beyond(result)
+    if not beyond and view.lost_recall <= 0:
+        return None
+    told = _told(result) if beyond else f"{view.lost_recall} codewords lost"
+    detail = f"{told}; tolerance {view.envelope.nat:g} nat from {view.envelope.informed_by} other groups"
+    again = sum(1 for each in view.repeat_comparisons if view.beyond(each))
+    if again or (not beyond and view.repeats):
+        return _fail(Reason.DIVERGED, f"{detail}; again in {again} of {len(view.repeats)} repeats")
+    if view.strict and not result.ids_equal:
+        return _fail(Reason.TOKENS_DIFFER, detail)
+    return _inconclusive(Problem(Reason.UNSTABLE, f"{detail}; not again in {len(view.repeats)} repeats"))
+
+
+def tolerant_within(view: PairView) -> Decision | None:
+    """Row 9: as row 8, inside the envelope: an annotation, or FAIL under strict if IDs differ."""
+    result = view.comparison
+    if result is None or _decided_exactly(view):
+        return None
+    if not result.ids_equal:
+        detail = f"{_told(result)}; tolerance {view.envelope.nat:g} nat"
+        if view.strict:
+            return _fail(Reason.TOKENS_DIFFER, detail)
+        return Decision(None, Problem(Reason.NEAR_TIE, detail))
+    if result.max_drift:
+        detail = f"token IDs equal, {_told(result)}; tolerance {view.envelope.nat:g} nat"
+        return Decision(None, Problem(Reason.NOISE, detail))
+    return None
+
+
+def unproven(view: PairView) -> Decision | None:
+    """Row 10: the path is not exercised, or the evidence or the answers are not good enough for a PASS."""
+    for side in (view.subject, view.baseline):
+        if side is not None and side.unproven is not None:
+            short = view.plan.kind is PairKind.COLD_VS_COLD_REPEAT and side.unproven.reason is Reason.NOT_COLD
+            return _inconclusive(Problem(Reason.FLOOR_WRONG, side.unproven.detail) if short else side.unproven)
+        if side is not None and side.weak:
+            return _inconclusive(side.weak[0])
+    return _answer_too_weak(view)
+
+
+def _answer_too_weak(view: PairView) -> Decision | None:
+    baseline, subject, result = _ok(view.baseline), _ok(view.subject), view.comparison
+    if baseline is None or subject is None or result is None:
+        return _inconclusive(Problem(Reason.OBSERVATION_MISSING, "nothing to compare"))
+    if baseline.token_ids is None or subject.token_ids is None:
+        if view.policy.accept_text_only:
+            return None
+        return _inconclusive(Problem(Reason.TEXT_ONLY, "the endpoint gives no token IDs"))
+    shortest = min(len(baseline.token_ids), len(subject.token_ids))
+    if shortest < view.policy.min_output_tokens:
+        return _inconclusive(Problem(Reason.TOO_SHORT, f"{shortest} tokens"))
+    if result.drift is None and not view.policy.accept_ids_only:
+        return _inconclusive(Problem(Reason.LOGPROBS_UNUSABLE, result.drift_problem or "no logprobs"))
+    return None
+
+
+ROWS: tuple[tuple[int, Row], ...] = (
+    (1, leak),
+    (2, missing),
+    (3, refused),
+    (4, void),
+    (5, protocol),
+    (6, exact_ids),
+    (7, exact_drift),
+    (8, tolerant_beyond),
+    (9, tolerant_within),
+    (10, unproven),
+)
+PASS_ROW = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the table made of a pair: the deciding row, its verdict and reason, and the annotations on the way."""
+
+    row: int
+    verdict: Verdict
+    problem: Problem | None
+    annotations: tuple[Problem, ...]
+
+
+def decide(view: PairView) -> Ruling:
+    """Walk the table."""
+    annotations = [
+        Problem(Reason.RETRIED, f"{side.arm.value}: {side.attempts} attempts")
+        for side in (view.baseline, view.subject)
+        if side is not None and side.attempts > 1 and side.proven
+    ]
+    for number, row in ROWS:
+        decision = row(view)
+        if decision is None:
+            continue
+        if decision.verdict is None:
+            annotations.append(decision.problem)
+            continue
+        return Ruling(number, decision.verdict, decision.problem, tuple(annotations))
+    return Ruling(PASS_ROW, Verdict.PASS, None, tuple(annotations))
+
+
+def _where(divergence: Divergence) -> str:
+    shift = f"({divergence.shift:+d})" if divergence.kind is DivergenceClass.SHIFT else ""
+    return f"{divergence.kind.value}{shift} at output token {divergence.index}"
+
+
+def _told(result: Comparison) -> str:
+    drift = "drift unknown" if result.drift is None else f"drift {result.drift.maximum:.3g} nat"
+    return drift if result.divergence is None else f"{_where(result.divergence)}, {drift}"
+
+
+def path_named(plan: PairPlan, endpoint: str) -> str:
+    """Which path a FAIL of this pair speaks against (attribution, design §3.6)."""
+    if plan.kind is PairKind.EXTERNAL_VS_LOCAL:
+        return f"external path: KV loaded into {endpoint} differs from KV it computed"
+    if plan.kind is PairKind.EXTERNAL_VS_COLD:
+        return f"external path: what was saved or loaded at {endpoint} differs from a cold run"
+    if plan.kind is PairKind.LOCAL_VS_COLD:
+        return f"local path: {endpoint}'s own prefix cache differs from a cold run"
+    return f"cold path: two cold runs at {endpoint} differ"

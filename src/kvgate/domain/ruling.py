@@ -1,0 +1,131 @@
+"""What the judge says of a run: values only, in the shape of verdict.json."""
+
+from dataclasses import dataclass
+
+from kvgate.domain.noise import NoiseFloor
+from kvgate.domain.plan import NotApplicable, PairKind, Purpose
+from kvgate.domain.policy import Grade, PolicyName
+from kvgate.domain.probe import Arm, Path
+from kvgate.domain.reasons import Problem
+from kvgate.domain.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class PairVerdict:
+    """One pair: what decided it, and token result and drift side by side.
+
+    ``ids_equal``, ``first_difference`` and ``max_drift`` (nats) are None where there was nothing to compare;
+    ``drift_problem`` says why a drift is not a finite number. ``row`` is the deciding row of the decision table.
+    ``attribution`` names the path a FAIL speaks against.
+    """
+
+    kind: PairKind
+    required: bool
+    verdict: Verdict
+    row: int
+    problem: Problem | None
+    annotations: tuple[Problem, ...]
+    exact: bool
+    why_not_exact: str | None
+    ids_equal: bool | None
+    first_difference: int | None
+    divergence: str | None
+    max_drift: float | None
+    drift_problem: str | None
+    control_exact: bool | None
+    envelope: float
+    attribution: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSummary:
+    """One arm: where its prompt tokens came from, by whose word, and how long it took."""
+
+    arm: Arm
+    endpoint: str
+    path: Path
+    proven: bool
+    problem: Problem | None
+    attempts: int
+    computed: int | None
+    local: int | None
+    external: int | None
+    loaded_bytes: int | None
+    grade: Grade | None
+    output_tokens: int | None
+    first_token_s: float | None
+    total_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupVerdict:
+    """One group, under both policies. ``replaced`` groups are shown but not counted."""
+
+    id: str
+    tier: int
+    length: int
+    purpose: Purpose
+    family: str
+    aligned: bool
+    verdict: Verdict
+    strict: Verdict
+    reasons: tuple[Problem, ...]
+    strict_reasons: tuple[Problem, ...]
+    pairs: tuple[PairVerdict, ...]
+    arms: tuple[ArmSummary, ...]
+    expected_external: int
+    replaced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TierPower:
+    """What the clean, exercised groups of a tier exclude at 95 %: random per-request faults above this rate."""
+
+    tier: int
+    lengths: tuple[int, ...]
+    path: Path
+    groups: int
+    excluded_fault_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class PathTiming:
+    """Seconds, over the proven probes of one path: 50th and 90th percentiles."""
+
+    path: Path
+    probes: int
+    first_token_p50: float | None
+    first_token_p90: float | None
+    total_p50: float
+    total_p90: float
+    reused_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyResult:
+    """The run's verdict under one policy."""
+
+    policy: PolicyName
+    verdict: Verdict
+    reasons: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunVerdict:
+    """The whole ruling. ``verdict`` and ``reasons`` are those of the policy asked for."""
+
+    verdict: Verdict
+    reasons: tuple[Problem, ...]
+    policy: PolicyName
+    results: tuple[PolicyResult, ...]
+    endpoint_lost: bool
+    alignment_proven: bool
+    groups: tuple[GroupVerdict, ...]
+    not_applicable: tuple[NotApplicable, ...]
+    noise: tuple[NoiseFloor, ...]
+    power: tuple[TierPower, ...]
+    timing: tuple[PathTiming, ...]
+    computed_tokens: int
+    sent_tokens: int
+    notes: tuple[str, ...]
+    advice: tuple[str, ...]

@@ -1,0 +1,107 @@
+"""What one attempt at one arm is worth: which path its evidence shows, and what speaks against using it."""
+
+from dataclasses import dataclass, replace
+
+from kvgate.domain.evidence import VOIDING, WEAKENING, Evidence, exercised_problem, read_evidence
+from kvgate.domain.history import DropOutcome
+from kvgate.domain.observation import Observation
+from kvgate.domain.plan import ArmStep, GroupPlan, Plan
+from kvgate.domain.probe import Arm, Path
+from kvgate.domain.reasons import Problem, Reason
+from kvgate.domain.record import Attempt, GroupRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One attempt, weighed.
+
+    ``void`` says why it neither acquits nor convicts; ``unproven`` why its path is not shown; ``weak`` what
+    else forbids a PASS. ``shape`` is how many prompt tokens were reused, None if unknown.
+    """
+
+    arm: Arm
+    endpoint: str
+    observation: Observation | None
+    evidence: Evidence
+    void: Problem | None
+    unproven: Problem | None
+    weak: tuple[Problem, ...]
+    attempts: int = 1
+    refusals: int = 0
+
+    @property
+    def shape(self) -> int | None:
+        """Prompt tokens that were reused rather than computed."""
+        if self.evidence.local is None or self.evidence.external is None:
+            return None
+        return self.evidence.local + self.evidence.external
+
+    @property
+    def proven(self) -> bool:
+        """Whether it came by its path and nothing speaks against using it."""
+        return self.observation is not None and self.observation.ok and not self.void and not self.unproven
+
+
+def weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt) -> Standing:
+    """The standing of one attempt."""
+    evidence = read_evidence(group.length, attempt.before, attempt.after, attempt.observation, plan.by_source_grade)
+    expected = group.expected_external if step.path is Path.EXTERNAL else group.expected_local
+    unproven = exercised_problem(step.path, expected, evidence, plan.policy)
+    if unproven is None and step.path is Path.EXTERNAL:
+        unproven = _undropped(step, attempt, evidence)
+    if unproven is not None and step.arm is Arm.COLD_REPEAT and unproven.reason is Reason.NOT_COLD and step.salt:
+        unproven = Problem(Reason.SALT_IGNORED, unproven.detail)
+    weak = [problem for problem in evidence.problems if problem.reason in WEAKENING]
+    observation = attempt.observation
+    if observation is not None and observation.prompt_echoed is False:
+        weak.append(Problem(Reason.PROMPT_CHANGED, "the prompt IDs in the reply are not those sent"))
+    return Standing(
+        arm=step.arm,
+        endpoint=step.endpoint,
+        observation=observation,
+        evidence=evidence,
+        void=_void(attempt, evidence),
+        unproven=unproven,
+        weak=tuple(weak),
+    )
+
+
+def _undropped(step: ArmStep, attempt: Attempt, evidence: Evidence) -> Problem | None:
+    """Without counters a drop that was not confirmed leaves the path unknown; with them, they decide."""
+    if step.drop_local and attempt.drop is not DropOutcome.DROPPED and evidence.local is None:
+        return Problem(Reason.LOCAL_NOT_DROPPED, attempt.drop_detail or "the drop was not confirmed")
+    return None
+
+
+def _void(attempt: Attempt, evidence: Evidence) -> Problem | None:
+    for hook in attempt.hooks:
+        if hook.exit_code != 0:
+            ended = "ran out of time or could not start" if hook.exit_code is None else f"exit {hook.exit_code}"
+            last_line = hook.output.strip().splitlines()[-1:] or ["no output"]
+            return Problem(Reason.HOOK_FAILED, f"{hook.name}: {ended}: {last_line[0]}")
+    if attempt.observation is not None and "recomputed" in attempt.observation.marks:
+        return Problem(Reason.RECOMPUTED, "the reply is marked as recomputed")
+    return evidence.first(*VOIDING)
+
+
+def standing_of(plan: Plan, record: GroupRecord, arm: Arm) -> Standing | None:
+    """The standing of an arm: its first proven attempt, else its last; None if it was never tried."""
+    step = record.plan.step(arm)
+    attempts = record.of(arm)
+    if step is None or not attempts:
+        return None
+    weighed = [weigh(plan, record.plan, step, attempt) for attempt in attempts]
+    chosen = next((standing for standing in weighed if standing.proven), weighed[-1])
+    refusals = sum(
+        1 for each in weighed if each.observation is not None and each.observation.outcome.value == "REFUSED"
+    )
+    return replace(chosen, attempts=len(attempts), refusals=refusals)
+
+
+def repeats_of(plan: Plan, record: GroupRecord, arm: Arm | None) -> tuple[Standing, ...]:
+    """Every attempt at a repeat arm that got an answer and is not void, oldest first."""
+    step = record.plan.step(arm) if arm is not None else None
+    if step is None or arm is None:
+        return ()
+    weighed = (weigh(plan, record.plan, step, attempt) for attempt in record.of(arm))
+    return tuple(each for each in weighed if each.observation is not None and each.observation.ok and not each.void)

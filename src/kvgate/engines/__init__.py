@@ -1,0 +1,1 @@
+"""Talking to engines: dialects (data), the wire, counters, discovery, hooks."""

@@ -1,0 +1,228 @@
+"""Asking one endpoint, before the run, what it is and what it can show."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import numpy as np
+
+from kvgate.domain.counters import Counter, Counters
+from kvgate.domain.deployment import Capabilities, Endpoint
+from kvgate.domain.observation import Outcome
+from kvgate.domain.probe import Arm, Probe
+from kvgate.domain.prompt import Ids
+from kvgate.engines.answers import clip, error_text
+from kvgate.engines.dialects import Dialect
+from kvgate.engines.engine import HttpEngine
+from kvgate.engines.metrics import UnreadablePageError, parse_counters, parse_info
+from kvgate.engines.wire import encode_prompt, meaning, request_body
+from kvgate.errors import RemoteError
+
+ASK_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What a server says of itself, as far as it says anything; sizes in tokens.
+
+    ``sources`` are (field, where it was read) pairs.
+    """
+
+    models: tuple[str, ...] = ()
+    version: str | None = None
+    max_model_len: int | None = None
+    block_size: int | None = None
+    granule: int | None = None
+    chunk: int | None = None
+    prefix_caching: bool | None = None
+    retention_interval: int | None = None
+    speculative_method: str | None = None
+    sources: tuple[tuple[str, str], ...] = ()
+
+
+class EndpointDiscovery:
+    """Asks one endpoint. Every failure is a RemoteError that names the endpoint, the request and what came back."""
+
+    def __init__(self, endpoint: Endpoint, client: httpx.AsyncClient, engine: HttpEngine, dialect: Dialect) -> None:
+        self._endpoint = endpoint
+        self._client = client
+        self._engine = engine
+        self._dialect = dialect
+
+    async def facts(self) -> ServerFacts:
+        """GET requests only: models, version, configuration metrics, and server_info where it exists."""
+        listing = await self._json("GET", self._dialect.models_path)
+        served = [each for each in listing.get("data", []) if isinstance(each, Mapping)]
+        found: dict[str, tuple[Any, str]] = {}
+        for model in served:
+            if model.get("max_model_len") is not None:
+                found["max_model_len"] = (model["max_model_len"], self._dialect.models_path)
+        found |= _from_metrics(await self._page(self._dialect.metrics_path), self._dialect)
+        found |= _from_server_info(await self._page(self._dialect.server_info_path))
+        version = await self._page(self._dialect.version_path)
+        return ServerFacts(
+            models=tuple(str(model.get("id")) for model in served),
+            version=_version(version),
+            sources=tuple((name, where) for name, (_, where) in sorted(found.items())),
+            **{name: value for name, (value, _) in found.items()},
+        )
+
+    async def capabilities(self, ids: tuple[int, ...]) -> Capabilities:
+        """One short request with token IDs ``ids``, then the counters. Does not touch any cache."""
+        probe = Probe("capabilities", "", Arm.WARMUP, 0, self._endpoint.name, None, len(ids), 8, "")
+        observation = await self._engine.complete(probe, encode_prompt(_array(ids)))
+        if observation.outcome is Outcome.REFUSED or not observation.ok:
+            raise RemoteError(
+                f"{self._endpoint.name} ({self._endpoint.url}): a short completion failed: {observation.detail}; "
+                "make it answer /v1/completions with a token-ID prompt before gating it"
+            )
+        page = await self._page(self._dialect.metrics_path)
+        counters, counter_detail = _counters(page, self._dialect)
+        counted = {reading.counter for reading in counters.readings} if counters is not None else set()
+        usage = observation.usage
+        details = [each for each in (observation.id_problem(), observation.logprob_problem(), counter_detail) if each]
+        return Capabilities(
+            endpoint=self._endpoint.name,
+            token_ids=observation.token_ids is not None,
+            logprobs=observation.logprob_problem() is None,
+            echoes_prompt_ids=observation.prompt_echoed,
+            salt=await self._knows_salts(ids),
+            counters=counters is not None,
+            tokens_by_source={Counter.COMPUTED, Counter.LOCAL, Counter.EXTERNAL} <= counted,
+            cached_tokens=usage is not None and usage.cached_tokens is not None,
+            version=_version(await self._page(self._dialect.version_path)),
+            details=tuple(details),
+        )
+
+    async def tokenize(self, model: str, text: str, special: bool) -> tuple[int, ...]:
+        """Token IDs of ``text`` as the server's tokenizer sees it."""
+        body = {"model": model, "prompt": text, "add_special_tokens": special}
+        reply = await self._json("POST", self._dialect.tokenize_path, body)
+        tokens = reply.get("tokens")
+        if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+            raise RemoteError(f"{self._where(self._dialect.tokenize_path)}: the reply has no list of tokens")
+        return tuple(tokens)
+
+    async def _knows_salts(self, ids: tuple[int, ...]) -> bool:
+        """Unknown fields are ignored with HTTP 200, so an invalid salt is the question: a 400 means it was read."""
+        fields = {"model": self._engine.model, "max_tokens": 1, "cache_salt": ""}
+        body = request_body(fields, encode_prompt(_array(ids)))
+        try:
+            response = await self._client.post(
+                self._dialect.completions_path,
+                content=body,
+                headers={"Content-Type": "application/json"},
+                timeout=ASK_S,
+            )
+        except httpx.HTTPError:
+            return False
+        return response.status_code == 400
+
+    async def _page(self, path: str) -> str | None:
+        """The text at ``path``, or None if the server has no such page."""
+        try:
+            response = await self._client.get(path, timeout=ASK_S)
+        except httpx.HTTPError:
+            return None
+        return response.text if response.is_success else None
+
+    async def _json(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        where = self._where(path)
+        try:
+            response = await self._client.request(method, path, json=body, timeout=ASK_S)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise RemoteError(f"{where}: {meaning(error)}; check the url and that the server runs") from None
+        if response.status_code in (401, 403):
+            raise RemoteError(
+                f"{where}: HTTP {response.status_code}, the server wants credentials; name the environment variable "
+                "that holds the key in deployment.auth.bearer_env and set it"
+            )
+        if not response.is_success:
+            raise RemoteError(f"{where}: HTTP {response.status_code}: {_told(response)}; check the url and its role")
+        try:
+            value = response.json()
+        except ValueError:
+            kind = response.headers.get("content-type", "no content type")
+            raise RemoteError(
+                f"{where}: the answer is not JSON but {kind}: {clip(response.text)[:60]!r}; is this the engine's "
+                "port, or a page in front of it?"
+            ) from None
+        if not isinstance(value, dict):
+            raise RemoteError(f"{where}: the answer is JSON but no object: {clip(response.text)[:60]!r}")
+        return value
+
+    def _where(self, path: str) -> str:
+        return f"{self._endpoint.name} ({self._endpoint.url}{path})"
+
+
+def _told(response: httpx.Response) -> str:
+    try:
+        return error_text(response.json()) or clip(response.text)
+    except ValueError:
+        return clip(response.text) or "empty body"
+
+
+def _array(ids: tuple[int, ...]) -> Ids:
+    return np.array(ids, dtype=np.int32)
+
+
+def _counters(page: str | None, dialect: Dialect) -> tuple[Counters | None, str]:
+    if page is None:
+        return None, f"GET {dialect.metrics_path} does not answer"
+    try:
+        return parse_counters(page, dialect), ""
+    except UnreadablePageError as error:
+        return None, str(error)
+
+
+def _version(page: str | None) -> str | None:
+    try:
+        value = json.loads(page) if page is not None else None
+    except ValueError:
+        return None
+    version = value.get("version") if isinstance(value, dict) else None
+    return str(version) if version is not None else None
+
+
+def _from_metrics(page: str | None, dialect: Dialect) -> dict[str, tuple[Any, str]]:
+    """vLLM's cache_config_info carries the resolved block size and, on hybrids, the alignment of hits."""
+    try:
+        labels = parse_info(page or "", dialect.config_sample)
+    except UnreadablePageError:
+        return {}
+    found: dict[str, tuple[Any, str]] = {}
+    names = {
+        "block_size": ("block_size",),
+        "granule": ("cache_hit_alignment_tokens", "effective_attention_block_size"),
+        "retention_interval": ("prefix_cache_retention_interval",),
+    }
+    for name, keys in names.items():
+        value = next((int(labels[key]) for key in keys if labels.get(key, "").isdigit()), None)
+        if value is not None:
+            found[name] = (value, dialect.config_sample)
+    if labels.get("enable_prefix_caching") in ("True", "False"):
+        found["prefix_caching"] = (labels["enable_prefix_caching"] == "True", dialect.config_sample)
+    return found
+
+
+def _from_server_info(page: str | None) -> dict[str, tuple[Any, str]]:
+    """Only named fields are taken: the full configuration may hold secrets."""
+    try:
+        value = json.loads(page) if page else None
+    except ValueError:
+        return {}
+    config = value.get("vllm_config") if isinstance(value, dict) else None
+    if not isinstance(config, dict):
+        return {}
+    scheduler = config.get("scheduler_config") or {}
+    sizes = [scheduler.get("max_num_batched_tokens"), scheduler.get("long_prefill_token_threshold")]
+    real = [size for size in sizes if isinstance(size, int) and size > 0]
+    found: dict[str, tuple[Any, str]] = {}
+    if real and scheduler.get("enable_chunked_prefill", True):
+        found["chunk"] = (min(real), "/server_info")
+    speculative = config.get("speculative_config")
+    if isinstance(speculative, dict) and speculative.get("method"):
+        found["speculative_method"] = (str(speculative["method"]), "/server_info")
+    return found

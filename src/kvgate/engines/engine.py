@@ -1,0 +1,128 @@
+"""One endpoint of an OpenAI-compatible engine, as the gate's Engine port."""
+
+from dataclasses import dataclass
+
+import httpx
+
+from kvgate.domain.history import DropOutcome
+from kvgate.domain.observation import Observation
+from kvgate.domain.probe import Probe
+from kvgate.domain.prompt import Ids
+from kvgate.engines.answers import clip
+from kvgate.engines.dialects import Dialect
+from kvgate.engines.metrics import UnreadablePageError, parse_counters
+from kvgate.engines.wire import EncodedPrompt, Timeouts, Wire, encode_prompt, meaning, request_body
+from kvgate.ports import Body, CounterReading, DropReply
+
+SIDE_CALL_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSettings:
+    """How completions are asked for."""
+
+    model: str
+    logprobs: int
+    stream: bool
+    ignore_eos: bool
+    run_id: str
+    timeouts: Timeouts
+
+
+def make_client(url: str, bearer: str | None, connect_s: float) -> httpx.AsyncClient:
+    """A client for one endpoint. Proxies from the environment are not used: the gate talks to engines directly."""
+    headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+    timeout = httpx.Timeout(None, connect=connect_s)
+    return httpx.AsyncClient(base_url=url.rstrip("/"), headers=headers, timeout=timeout, trust_env=False)
+
+
+class HttpEngine:
+    """Sends probes to one endpoint and reads its counters."""
+
+    def __init__(self, name: str, client: httpx.AsyncClient, dialect: Dialect, settings: RequestSettings) -> None:
+        self._name = name
+        self._client = client
+        self._dialect = dialect
+        self._settings = settings
+        self._wire = Wire(client, dialect.completions_path, settings.timeouts)
+
+    @property
+    def name(self) -> str:
+        """The endpoint's name in the deployment."""
+        return self._name
+
+    @property
+    def model(self) -> str:
+        """The model name sent with every request."""
+        return self._settings.model
+
+    def encode(self, ids: Ids) -> Body:
+        """Encode a prompt; done once per group."""
+        return encode_prompt(ids)
+
+    async def complete(self, probe: Probe, body: Body) -> Observation:
+        """Send one probe and wait for the whole answer."""
+        if not isinstance(body, EncodedPrompt):
+            raise TypeError("the body was not encoded by this engine")
+        settings = self._settings
+        fields: dict[str, object] = {
+            "model": settings.model,
+            **dict(self._dialect.fixed_fields),
+            "max_tokens": probe.max_tokens,
+            "logprobs": settings.logprobs,
+            "ignore_eos": settings.ignore_eos,
+            "stream": settings.stream,
+        }
+        if settings.stream:
+            fields["stream_options"] = {"include_usage": True}
+        if probe.salt is not None:
+            fields["cache_salt"] = probe.salt
+        request_id = f"kvgate-{settings.run_id}-{probe.id}"
+        return await self._wire.complete(request_body(fields, body), body, request_id, settings.stream)
+
+    async def drop_local(self) -> DropReply:
+        """POST the dialect's reset of the local cache. A mere 200 is not success: the body has to say so."""
+        try:
+            # Some routers refuse a reset without a JSON body.
+            response = await self._client.post(self._dialect.reset_path, json={}, timeout=SIDE_CALL_S)
+        except httpx.HTTPError as error:
+            return DropReply(DropOutcome.UNAVAILABLE, meaning(error))
+        if response.status_code in (404, 405, 501):
+            return DropReply(DropOutcome.UNAVAILABLE, f"POST {self._dialect.reset_path}: HTTP {response.status_code}")
+        if not response.is_success:
+            return DropReply(DropOutcome.REFUSED, f"HTTP {response.status_code}: {clip(response.text)}")
+        return _drop_reply(response)
+
+    async def read_counters(self) -> CounterReading:
+        """Read the metrics page once."""
+        try:
+            response = await self._client.get(self._dialect.metrics_path, timeout=SIDE_CALL_S)
+        except httpx.HTTPError as error:
+            return CounterReading(None, meaning(error))
+        if not response.is_success:
+            return CounterReading(None, f"GET {self._dialect.metrics_path}: HTTP {response.status_code}")
+        try:
+            return CounterReading(parse_counters(response.text, self._dialect))
+        except UnreadablePageError as error:
+            return CounterReading(None, str(error))
+
+    async def alive(self) -> bool:
+        """Whether the endpoint answers at all, with whatever status."""
+        try:
+            await self._client.get(self._dialect.health_path, timeout=SIDE_CALL_S)
+        except httpx.HTTPError:
+            return False
+        return True
+
+
+def _drop_reply(response: httpx.Response) -> DropReply:
+    try:
+        body = response.json()
+    except ValueError:
+        return DropReply(DropOutcome.UNKNOWN, "the reset answered without saying whether it worked")
+    success = body.get("success") if isinstance(body, dict) else None
+    if success is True:
+        return DropReply(DropOutcome.DROPPED, "")
+    if success is False:
+        return DropReply(DropOutcome.REFUSED, "the reset answered success: false")
+    return DropReply(DropOutcome.UNKNOWN, "the reset answered without saying whether it worked")

@@ -1,0 +1,65 @@
+"""Reading an engine's Prometheus page into kvgate's counters."""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from kvgate.domain.counters import Counter, Counters, Reading
+from kvgate.engines.dialects import CounterName, Dialect
+
+
+class UnreadablePageError(ValueError):
+    """The page is not Prometheus text, or has none of the counters the dialect knows."""
+
+
+def parse_counters(page: str, dialect: Dialect) -> Counters:
+    """The counters on a metrics page, per engine. Raises UnreadablePageError.
+
+    Old and new names of one counter are never added up; ``_created`` samples and histograms are passed over.
+    """
+    by_name: dict[str, list[Sample]] = {}
+    for sample in _samples(page, _wanted(dialect)):
+        by_name.setdefault(sample.name, []).append(sample)
+    readings: list[Reading] = []
+    for counter, where in dialect.counters:
+        readings += _read(counter, where, by_name, dialect.engine_label)
+    if not readings:
+        raise UnreadablePageError("the page has none of the counters kvgate reads")
+    started = next((sample.value for sample in by_name.get(dialect.started_sample, ())), None)
+    return Counters(tuple(readings), started)
+
+
+def parse_info(page: str, name: str) -> dict[str, str]:
+    """The labels of the first sample called ``name``; empty if the page has none."""
+    for sample in _samples(page, (name,)):
+        return dict(sample.labels)
+    return {}
+
+
+def _wanted(dialect: Dialect) -> tuple[str, ...]:
+    names = [name for _, where in dialect.counters for name in where.samples]
+    return (*dict.fromkeys(names), dialect.started_sample)
+
+
+def _samples(page: str, names: Iterable[str]) -> Iterator[Sample]:
+    """Parse only the lines that matter: a vLLM page has hundreds of histogram lines, and parsing is slow."""
+    starts = tuple(f"{name}{end}" for name in names for end in ("{", " "))
+    lines = "\n".join(line for line in page.splitlines() if line.startswith(starts))
+    try:
+        for family in text_string_to_metric_families(lines + "\n"):
+            yield from family.samples
+    except (ValueError, IndexError, KeyError) as error:
+        raise UnreadablePageError(f"the page is not Prometheus text: {error}") from None
+
+
+def _read(counter: Counter, where: CounterName, by_name: dict[str, list[Sample]], engine_label: str) -> list[Reading]:
+    for name in where.samples:
+        totals: dict[str, float] = {}
+        for sample in by_name.get(name, ()):
+            if all(sample.labels.get(label) == value for label, value in where.labels):
+                engine = sample.labels.get(engine_label, "0")
+                totals[engine] = totals.get(engine, 0.0) + sample.value
+        if totals:
+            return [Reading(engine, counter, value) for engine, value in sorted(totals.items())]
+    return []

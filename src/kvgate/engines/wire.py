@@ -1,0 +1,234 @@
+"""HTTP to one endpoint: bodies encoded once, answers streamed, every failure mapped to an outcome.
+
+httpx.HTTPError and friends          outcome
+ ├─ ConnectError, ConnectTimeout …   LOST   could not connect
+ ├─ *Timeout                         LOST   no answer in time
+ ├─ ReadError, RemoteProtocolError … LOST   the connection broke (once more if no byte had come)
+ └─ everything else                  LOST   with the exception's name
+HTTP 408, 429, 502, 503, 504         LOST   the server could not take it now
+any other status outside 2xx         REFUSED  a definite error, quoted
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import anyio
+import httpx
+from httpx_sse import EventSource
+
+from kvgate.domain.observation import Observation, Outcome, Timing
+from kvgate.domain.prompt import Ids
+from kvgate.engines.answers import AnswerBuilder, AnswerError, ServerError, clip, error_text
+
+OVERLOADED = frozenset({408, 429, 502, 503, 504})
+
+# What each httpx exception means to the user. The order matters: the first class that fits is used.
+MEANINGS: tuple[tuple[type[Exception], str], ...] = (
+    (httpx.ConnectTimeout, "no connection in time"),
+    (httpx.ConnectError, "could not connect"),
+    (httpx.PoolTimeout, "no free connection in time"),
+    (httpx.ReadTimeout, "no answer in time"),
+    (httpx.WriteTimeout, "the request could not be sent in time"),
+    (httpx.ReadError, "the connection broke while reading"),
+    (httpx.WriteError, "the connection broke while sending"),
+    (httpx.CloseError, "the connection broke while closing"),
+    (httpx.RemoteProtocolError, "the server broke off or does not speak HTTP"),
+    (httpx.LocalProtocolError, "the request breaks the HTTP protocol"),
+    (httpx.UnsupportedProtocol, "the address has no http:// or https://"),
+    (httpx.ProxyError, "a proxy failed"),
+    (httpx.DecodingError, "the answer's encoding is broken"),
+    (httpx.TooManyRedirects, "the server redirects for ever"),
+    (httpx.InvalidURL, "the address is not a URL"),
+    (httpx.StreamError, "the answer's stream was used wrongly"),
+    (httpx.CookieConflict, "the server sent contradicting cookies"),
+    (httpx.HTTPError, "the exchange failed"),
+)
+BROKEN = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
+
+
+def meaning(error: Exception) -> str:
+    """One clause for an httpx exception."""
+    clause = next((text for kind, text in MEANINGS if isinstance(error, kind)), type(error).__name__)
+    told = clip(str(error))
+    return f"{clause} ({told})" if told else clause
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds; ``first_token`` already includes the share that grows with the prompt."""
+
+    connect: float
+    first_token: float
+    first_token_per_1k: float
+    inactivity: float
+
+    def until_first_token(self, length: int) -> float:
+        """Seconds to wait for the first token of a prompt of ``length`` tokens."""
+        return self.first_token + self.first_token_per_1k * length / 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """Prompt IDs as they are sent, made once per group."""
+
+    ids: list[int]
+    encoded: bytes
+
+    @property
+    def length(self) -> int:
+        """Prompt tokens."""
+        return len(self.ids)
+
+
+def encode_prompt(ids: Ids) -> EncodedPrompt:
+    """Encode prompt IDs as JSON."""
+    values = ids.tolist()
+    return EncodedPrompt(values, json.dumps(values, separators=(",", ":")).encode())
+
+
+def request_body(fields: Mapping[str, object], prompt: EncodedPrompt) -> bytes:
+    """A request body around an encoded prompt."""
+    head = json.dumps(dict(fields), separators=(",", ":")).encode()
+    return head[:-1] + b',"prompt":' + prompt.encoded + b"}"
+
+
+class Wire:
+    """Posts completion requests to one endpoint and turns whatever happens into an Observation."""
+
+    def __init__(self, client: httpx.AsyncClient, path: str, timeouts: Timeouts) -> None:
+        self._client = client
+        self._path = path
+        self._timeouts = timeouts
+
+    async def complete(self, body: bytes, prompt: EncodedPrompt, request_id: str, stream: bool) -> Observation:
+        """Send one request. Broken off before any byte, it is sent once more, and marked as retried."""
+        first = await self._once(body, prompt, request_id, stream)
+        if not isinstance(first, _BrokenEarly):
+            return first
+        second = await self._once(body, prompt, request_id + "-retry", stream)
+        if isinstance(second, _BrokenEarly):
+            return Observation(Outcome.LOST, detail=second.detail, marks=("retried",), timing=second.timing)
+        return _marked(second, "retried")
+
+    async def _once(
+        self, body: bytes, prompt: EncodedPrompt, request_id: str, stream: bool
+    ) -> "Observation | _BrokenEarly":
+        exchange = _Exchange(self._timeouts, prompt, stream)
+        headers = {"Content-Type": "application/json", "X-Request-Id": request_id}
+        try:
+            with anyio.CancelScope() as scope:
+                exchange.begin(scope)
+                async with self._client.stream("POST", self._path, content=body, headers=headers) as response:
+                    return await exchange.read(response)
+            return exchange.timed_out()
+        except BROKEN as error:
+            if exchange.status is None:
+                return _BrokenEarly(meaning(error), exchange.timing())
+            return exchange.lost(meaning(error))
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, httpx.CookieConflict) as error:
+            return exchange.lost(meaning(error))
+
+
+@dataclass(frozen=True, slots=True)
+class _BrokenEarly:
+    detail: str
+    timing: Timing
+
+
+def _marked(observation: Observation, mark: str) -> Observation:
+    return replace(observation, marks=(*observation.marks, mark))
+
+
+class _Exchange:
+    """One request on its way: the clock, the deadline, and the answer as far as it has come."""
+
+    def __init__(self, timeouts: Timeouts, prompt: EncodedPrompt, stream: bool) -> None:
+        self.status: int | None = None
+        self._timeouts = timeouts
+        self._length = prompt.length
+        self._stream = stream
+        self._answer = AnswerBuilder(prompt.ids)
+        self._begun = anyio.current_time()
+        self._first: float | None = None
+        self._scope: anyio.CancelScope | None = None
+
+    def begin(self, scope: anyio.CancelScope) -> None:
+        scope.deadline = self._begun + self._timeouts.until_first_token(self._length)
+        self._scope = scope
+
+    def timing(self) -> Timing:
+        return Timing(self._first, anyio.current_time() - self._begun)
+
+    def lost(self, detail: str) -> Observation:
+        return Observation(
+            Outcome.LOST, detail=detail, status=self.status, text="".join(self._answer.text), timing=self.timing()
+        )
+
+    def timed_out(self) -> Observation:
+        if self._first is None:
+            limit = self._timeouts.until_first_token(self._length)
+            return self.lost(f"no first token within {limit:.0f} s")
+        return self.lost(f"nothing more came for {self._timeouts.inactivity:.0f} s")
+
+    async def read(self, response: httpx.Response) -> Observation:
+        self.status = response.status_code
+        if not response.is_success:
+            await response.aread()
+            return self._refusal(response)
+        try:
+            if self._stream and "text/event-stream" in response.headers.get("content-type", ""):
+                await self._read_stream(response)
+            else:
+                await response.aread()
+                self._first = None if self._stream else self._first
+                self._answer.take(_json_object(response.text))
+        except ServerError as error:
+            return self._definite(f"the server answered with an error: {error}")
+        except AnswerError as error:
+            return self._definite(f"the answer cannot be read: {error}")
+        return self._answer.finish(response.status_code, self.timing())
+
+    async def _read_stream(self, response: httpx.Response) -> None:
+        done = False
+        async for event in EventSource(response).aiter_sse():
+            now = anyio.current_time()
+            if event.data == "[DONE]":
+                done = True
+                continue
+            if event.data and self._answer.take(_json_object(event.data)) and self._first is None:
+                self._first = now - self._begun
+            if self._scope is not None and self._first is not None:
+                self._scope.deadline = now + self._timeouts.inactivity
+        if not done:
+            self._answer.marks.append("no-done-marker")
+
+    def _refusal(self, response: httpx.Response) -> Observation:
+        try:
+            message = error_text(json.loads(response.text))
+        except ValueError:
+            message = None
+        told = message or clip(response.text) or "empty body"
+        detail = f"HTTP {response.status_code}: {told}"
+        if response.status_code in OVERLOADED:
+            return self.lost(detail)
+        return self._definite(detail)
+
+    def _definite(self, detail: str) -> Observation:
+        return Observation(
+            Outcome.REFUSED,
+            detail=detail,
+            status=self.status,
+            text="".join(self._answer.text),
+            timing=self.timing(),
+        )
+
+
+def _json_object(text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise AnswerError(f"not JSON but {clip(text)[:80]!r}") from None
+    if not isinstance(value, dict):
+        raise AnswerError(f"not a JSON object but {type(value).__name__}")
+    return value

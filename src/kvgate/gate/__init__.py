@@ -1,0 +1,1 @@
+"""Use cases: carrying out a plan against a running deployment."""

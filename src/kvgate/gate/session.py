@@ -1,0 +1,291 @@
+"""Carries out a plan: asks the domain what comes next, does it, and records every word before anything is judged."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kvgate.domain.counters import Counter, Counters, difference
+from kvgate.domain.evidence import counted
+from kvgate.domain.history import (
+    CacheDropped,
+    CountersRead,
+    DropOutcome,
+    Entry,
+    GroupStarted,
+    HookRan,
+    Moment,
+    ProbeAnswered,
+    ProbeSent,
+    RunCompleted,
+    RunStopped,
+    Waited,
+)
+from kvgate.domain.observation import Outcome
+from kvgate.domain.plan import GroupPlan, Plan
+from kvgate.domain.planning import PromptSource, replacement_group
+from kvgate.domain.probe import Arm, Probe, probe_id
+from kvgate.domain.progress import Send, gross_groups, hopeless, is_void, next_send
+from kvgate.domain.reasons import Problem, Reason
+from kvgate.domain.record import RunRecord
+from kvgate.ports import Body, Clock, Engine, Hooks, Sink, Watcher
+
+DROP_TRIES = 6
+ALIVE_TRIES = 3
+WARMUP_PROBES = 2
+GROSS_GROUPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The user's hooks by arm, how long one may take, and how long counters may lag (seconds)."""
+
+    before_arm: Mapping[Arm, tuple[str, ...]]
+    after_arm: Mapping[Arm, tuple[str, ...]]
+    hook_s: float
+    evidence_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Everything a session reaches the world through; engines by endpoint name."""
+
+    engines: Mapping[str, Engine]
+    hooks: Hooks
+    sink: Sink
+    clock: Clock
+    watcher: Watcher
+
+
+class Stop(Exception):  # noqa: N818 - not an error: the run ends here, with a reason
+    """The run cannot or need not go on."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.detail)
+        self.problem = problem
+
+
+class Session:
+    """One run. ``run`` goes through the plan; ``record`` holds what was said and heard so far."""
+
+    def __init__(self, plan: Plan, run_id: str, prompts: PromptSource, outside: Outside, settings: Settings) -> None:
+        self.record = RunRecord()
+        self._plan = plan
+        self._run_id = run_id
+        self._prompts = prompts
+        self._engines = outside.engines
+        self._hooks = outside.hooks
+        self._sink = outside.sink
+        self._clock = outside.clock
+        self._watcher = outside.watcher
+        self._settings = settings
+        self._begun = outside.clock.now()
+        self._computed = 0
+        self._replaced = 0
+
+    async def run(self) -> None:
+        """Carry out the plan to its end, or to the point where going on shows nothing new."""
+        try:
+            if self._plan.obstacles:
+                raise Stop(self._plan.obstacles[0])
+            await self._warm_up()
+            for index, group in enumerate(self._plan.groups, start=1):
+                self._watcher.group_started(index, len(self._plan.groups), group.id, group.length)
+                await self._run_with_replacements(group)
+                self._consider_stopping(index)
+        except Stop as stop:
+            self.stop(stop.problem)
+        else:
+            self._note(RunCompleted(self._now()))
+
+    def stop(self, problem: Problem) -> None:
+        """Record that the run ended early."""
+        self._note(RunStopped(self._now(), problem))
+        self._watcher.said(f"stopped: {problem.detail}")
+
+    def _now(self) -> float:
+        return round(self._clock.now() - self._begun, 6)
+
+    def _note(self, entry: Entry) -> None:
+        """On disk first, then in memory."""
+        self._sink.append(entry)
+        self.record.add(entry)
+
+    async def _warm_up(self) -> None:
+        """Wake lazy parts up: a fresh server's first requests are never a baseline."""
+        endpoints = dict.fromkeys(step.endpoint for group in self._plan.groups for step in group.steps)
+        shortest = min(self._plan.groups, key=lambda group: group.length, default=None)
+        if shortest is None:
+            return
+        for endpoint in endpoints:
+            self._watcher.said(f"warming up {endpoint}")
+            name = f"warmup-{endpoint}"
+            prompt = self._prompts.make((shortest.family, shortest.language), name, shortest.length)
+            engine = self._engines[endpoint]
+            body = engine.encode(prompt.ids)
+            for number in range(WARMUP_PROBES):
+                probe = self._probe(name, Arm.WARMUP, number, endpoint, "a", shortest.length, prompt.sha256)
+                await self._send(engine, probe, body)
+                await engine.drop_local()
+
+    async def _run_with_replacements(self, group: GroupPlan) -> None:
+        current, replaces = group, None
+        while True:
+            await self._run_group(current, replaces)
+            if not is_void(self._plan, self.record.groups[current.id]):
+                return
+            if self._replaced >= self._plan.budget.replacements:
+                return
+            self._replaced += 1
+            replaces = current.id
+            current = replacement_group(group, self._replaced, self._prompts)
+            self._watcher.said(f"{replaces} is void and is replaced by {current.id}")
+
+    async def _run_group(self, group: GroupPlan, replaces: str | None) -> None:
+        prompt = self._prompts.for_group(group)
+        bodies: dict[str, Body] = {}
+        self._note(GroupStarted(self._now(), group, replaces))
+        while (send := next_send(self._plan, self.record.groups[group.id])) is not None:
+            self._check_budget()
+            self._watcher.arm_started(group.id, send.step.arm.value, send.attempt)
+            engine = self._engines[send.step.endpoint]
+            if send.step.endpoint not in bodies:
+                bodies[send.step.endpoint] = engine.encode(prompt.ids)
+            await self._attempt(group, send, engine, bodies[send.step.endpoint])
+
+    async def _attempt(self, group: GroupPlan, send: Send, engine: Engine, body: Body) -> None:
+        step = send.step
+        if send.wait_s:
+            await self._wait(send.wait_s, send.why_wait)
+        if not await self._hook("before_arm", self._settings.before_arm, group, send):
+            return
+        if send.drop_local:
+            await self._drop(group, send, engine)
+        before = await self._read(engine, group, send, Moment.BEFORE, None, 0)
+        probe = self._probe(
+            group.id, step.arm, send.attempt, step.endpoint, step.salt, group.length, group.prompt_sha256
+        )
+        await self._send(engine, probe, body)
+        after = await self._read(engine, group, send, Moment.AFTER, before, group.length)
+        self._computed += self._cost(before, after, group.length)
+        await self._hook("after_arm", self._settings.after_arm, group, send)
+
+    async def _send(self, engine: Engine, probe: Probe, body: Body) -> None:
+        self._note(ProbeSent(self._now(), probe))
+        observation = await engine.complete(probe, body)
+        self._note(ProbeAnswered(self._now(), probe.id, observation))
+        if observation.outcome is Outcome.LOST and not await self._still_alive(engine):
+            detail = f"{engine.name} stopped answering during {probe.id}: {observation.detail}"
+            raise Stop(Problem(Reason.ENDPOINT_LOST, detail))
+
+    async def _still_alive(self, engine: Engine) -> bool:
+        for number in range(ALIVE_TRIES):
+            if await engine.alive():
+                return True
+            if number + 1 < ALIVE_TRIES:
+                await self._clock.sleep(1.0)
+        return False
+
+    async def _read(
+        self, engine: Engine, group: GroupPlan, send: Send, moment: Moment, before: Counters | None, expected: int
+    ) -> Counters | None:
+        """Read counters; after a probe, wait until they account for its prompt tokens."""
+        reading = await engine.read_counters()
+        deadline = self._clock.now() + self._settings.evidence_s
+        pause = 0.02
+        while before is not None and reading.counters is not None and self._clock.now() < deadline:
+            moved = counted(before, reading.counters)
+            if moved is None or moved < 0 or moved >= expected:
+                break
+            await self._clock.sleep(pause)
+            pause = min(0.25, pause * 1.5)
+            reading = await engine.read_counters()
+        arm, attempt = send.step.arm, send.attempt
+        self._note(
+            CountersRead(self._now(), engine.name, group.id, arm, attempt, moment, reading.counters, reading.detail)
+        )
+        return reading.counters
+
+    async def _drop(self, group: GroupPlan, send: Send, engine: Engine) -> None:
+        """Drop the local cache; a refusal usually means that blocks are still held, so it is asked again."""
+        pause = 0.25
+        for number in range(DROP_TRIES):
+            reply = await engine.drop_local()
+            if reply.outcome is not DropOutcome.REFUSED or number + 1 == DROP_TRIES:
+                break
+            await self._wait(pause, f"{engine.name} refused to drop its cache: {reply.detail}")
+            pause *= 2
+        self._note(
+            CacheDropped(self._now(), engine.name, group.id, send.step.arm, send.attempt, reply.outcome, reply.detail)
+        )
+
+    async def _hook(self, when: str, hooks: Mapping[Arm, tuple[str, ...]], group: GroupPlan, send: Send) -> bool:
+        """Run the arm's hook if it has one; False if it failed."""
+        argv = hooks.get(send.step.arm)
+        if argv is None:
+            return True
+        arm = send.step.arm
+        environment = {
+            "KVGATE_RUN": self._run_id,
+            "KVGATE_GROUP": group.id,
+            "KVGATE_ARM": arm.value,
+            "KVGATE_ATTEMPT": str(send.attempt),
+            "KVGATE_ENDPOINT": send.step.endpoint,
+            "KVGATE_LENGTH": str(group.length),
+            "KVGATE_EXPECTED_EXTERNAL": str(group.expected_external),
+        }
+        result = await self._hooks.run(argv, environment, self._settings.hook_s)
+        name = f"{when}.{arm.value}"
+        self._note(
+            HookRan(
+                self._now(),
+                name,
+                group.id,
+                arm,
+                send.attempt,
+                argv,
+                result.exit_code,
+                round(result.seconds, 3),
+                result.output,
+            )
+        )
+        if result.exit_code != 0:
+            self._watcher.said(f"hook {name} failed: {result.output.strip().splitlines()[-1:]}")
+        return result.exit_code == 0
+
+    async def _wait(self, seconds: float, why: str) -> None:
+        self._note(Waited(self._now(), seconds, why))
+        await self._clock.sleep(seconds)
+
+    def _probe(
+        self, group: str, arm: Arm, attempt: int, endpoint: str, salt: str | None, length: int, sha256: str
+    ) -> Probe:
+        """Salts are unique per run and group: pool keys outlive runs."""
+        salted = f"kvgate-{self._run_id}-{group}-{salt}" if salt is not None and self._plan.salts_honoured else None
+        name = probe_id(group, arm, attempt)
+        return Probe(name, group, arm, attempt, endpoint, salted, length, self._plan.max_tokens, sha256)
+
+    @staticmethod
+    def _cost(before: Counters | None, after: Counters | None, length: int) -> int:
+        """Computed prompt tokens; the whole prompt where the counters do not say."""
+        if before is None or after is None:
+            return length
+        computed = difference(before, after).total(Counter.COMPUTED)
+        return length if computed is None else max(0, computed)
+
+    def _check_budget(self) -> None:
+        budget = self._plan.budget
+        if self._computed > budget.computed_tokens:
+            detail = f"{self._computed} prompt tokens were computed, the budget is {budget.computed_tokens}"
+            raise Stop(Problem(Reason.BUDGET_EXHAUSTED, detail))
+        if self._now() > budget.minutes * 60:
+            raise Stop(Problem(Reason.BUDGET_EXHAUSTED, f"{budget.minutes:g} minutes are over"))
+
+    def _consider_stopping(self, done: int) -> None:
+        """Stop where the rest would cost engine time and show nothing new."""
+        if done >= len(self._plan.groups):
+            return
+        why = hopeless(self._plan, self.record)
+        if why is not None:
+            raise Stop(Problem(why.reason, f"given up after {done} groups: {why.detail}"))
+        if gross_groups(self._plan, self.record) >= GROSS_GROUPS:
+            detail = f"stopped early after {done} groups: {GROSS_GROUPS} groups show gross differences"
+            raise Stop(Problem(Reason.DIVERGED, detail))

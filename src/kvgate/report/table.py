@@ -1,0 +1,206 @@
+"""The report for a terminal: verdict first, then why, then what was seen, then what to do."""
+
+from collections.abc import Iterable
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from kvgate.domain.plan import PairKind
+from kvgate.domain.probe import Arm
+from kvgate.domain.reasons import REASONS, Problem
+from kvgate.domain.ruling import ArmSummary, GroupVerdict, PairVerdict, RunVerdict
+from kvgate.domain.verdict import Verdict
+from kvgate.report.document import Report
+
+_STYLE = {
+    Verdict.PASS: "bold green",
+    Verdict.FAIL: "bold red",
+    Verdict.INCONCLUSIVE: "bold yellow",
+    Verdict.NOT_APPLICABLE: "dim",
+}
+_PAIRS = {
+    PairKind.EXTERNAL_VS_LOCAL: "external vs local",
+    PairKind.EXTERNAL_VS_COLD: "external vs cold",
+    PairKind.LOCAL_VS_COLD: "local vs cold",
+    PairKind.COLD_VS_COLD_REPEAT: "cold vs cold again",
+}
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print the whole report."""
+    for part in _parts(report):
+        console.print(part)
+
+
+def _parts(report: Report) -> Iterable[RenderableType]:
+    ruling = report.ruling
+    yield _headline(report)
+    yield _reasons(ruling)
+    if ruling.groups:
+        yield _pairs_table(ruling)
+        yield _arms_table(ruling)
+    if ruling.noise:
+        yield _noise_table(ruling)
+    if ruling.power:
+        yield _power(ruling)
+    if ruling.timing:
+        yield _timing(ruling)
+    yield _closing(ruling)
+
+
+def _headline(report: Report) -> RenderableType:
+    ruling, geometry = report.ruling, report.geometry
+    line = Text.assemble(
+        ("\n" + ruling.verdict.value, _STYLE[ruling.verdict]),
+        f"  {report.deployment.name}  ({report.deployment.engine}, model {report.deployment.model})",
+    )
+    other = "   ".join(f"{result.policy.value}: {result.verdict.value}" for result in ruling.results)
+    facts = (
+        f"run {report.run_id}   policy {ruling.policy.value}   [{other}]\n"
+        f"forcing {report.forcing.value}   answers {report.answer_grade.value}   block {geometry.block_size}   "
+        f"granule {geometry.granule}   chunk {geometry.chunk}   hit floor {geometry.hit_floor} tokens   "
+        f"alignment {'proven' if ruling.alignment_proven else 'not proven'}"
+    )
+    return Group(line, Text(facts))
+
+
+def _reasons(ruling: RunVerdict) -> RenderableType:
+    lines = [Text("")]
+    for problem in ruling.reasons:
+        lines.append(Text.assemble((problem.reason.value, "bold"), f"  {REASONS[problem.reason].meaning}"))
+        lines.append(Text(f"    seen: {problem.detail}"))
+    failed = dict.fromkeys(
+        pair.attribution for group in ruling.groups for pair in group.pairs if pair.attribution and not group.replaced
+    )
+    lines += [Text(f"    speaks against the {each}", style="red") for each in failed]
+    for tier in ruling.not_applicable:
+        lines.append(Text.assemble((f"NOT_APPLICABLE  tier {tier.tier}", "dim"), f": {tier.detail}"))
+    return Group(*lines)
+
+
+def _pairs_table(ruling: RunVerdict) -> RenderableType:
+    table = Table(title="What was compared (token result and drift side by side)", title_justify="left")
+    for name in ("group", "tokens", "pair", "token IDs", "drift nat", "must be", "verdict", "why"):
+        table.add_column(name, justify="right" if name in ("tokens", "drift nat") else "left", overflow="fold")
+    for group in ruling.groups:
+        for index, pair in enumerate(group.pairs):
+            first = (group.id, str(group.length)) if index == 0 else ("", "")
+            table.add_row(*map(escape, first), _PAIRS[pair.kind], *_seen(pair), _verdict(group, pair), _why(pair))
+        table.add_section()
+    return table
+
+
+def _seen(pair: PairVerdict) -> tuple[str, str, str]:
+    if pair.ids_equal is None:
+        return "-", "-", "-"
+    ids = "equal" if pair.ids_equal else f"differ at {pair.first_difference}"
+    drift = _drift(pair.max_drift) if pair.drift_problem is None else "no number"
+    return ids, drift, "exactly 0" if pair.exact else f"<= {pair.envelope:.2g}"
+
+
+def _drift(value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    return "0.0" if value == 0.0 else f"{value:.2e}"
+
+
+def _verdict(group: GroupVerdict, pair: PairVerdict) -> str:
+    if group.replaced:
+        return "[dim]replaced[/dim]"
+    return f"[{_STYLE[pair.verdict]}]{pair.verdict.value}[/]"
+
+
+def _why(pair: PairVerdict) -> str:
+    parts: list[Problem] = [*([pair.problem] if pair.problem else []), *pair.annotations]
+    told = "; ".join(f"{each.reason.value}: {each.detail}" for each in parts)
+    if not told and not pair.exact and pair.why_not_exact:
+        told = pair.why_not_exact
+    return escape(told)
+
+
+def _arms_table(ruling: RunVerdict) -> RenderableType:
+    table = Table(title="Which path served each arm (prompt tokens, by the engine's counters)", title_justify="left")
+    for name in ("group", "arm", "at", "computed", "local", "external", "expected", "path", "first token", "total"):
+        right = name in ("computed", "local", "external", "expected", "first token", "total")
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for group in ruling.groups:
+        for index, arm in enumerate(group.arms):
+            table.add_row(escape(group.id) if index == 0 else "", *_arm(group, arm))
+        table.add_section()
+    return table
+
+
+def _arm(group: GroupVerdict, arm: ArmSummary) -> tuple[str, ...]:
+    shown = (
+        "[green]proven[/]" if arm.proven else f"[yellow]{arm.problem.reason.value if arm.problem else 'no answer'}[/]"
+    )
+    if arm.proven and arm.grade is not None:
+        shown += f" ({arm.grade.value})"
+    expected = group.expected_external if arm.arm.path.value in ("external", "local") else 0
+    return (
+        arm.arm.value,
+        escape(arm.endpoint),
+        *(_count(value) for value in (arm.computed, arm.local, arm.external)),
+        str(expected),
+        shown,
+        _seconds(arm.first_token_s),
+        _seconds(arm.total_s),
+    )
+
+
+def _count(value: int | None) -> str:
+    return "?" if value is None else str(value)
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"
+
+
+def _noise_table(ruling: RunVerdict) -> RenderableType:
+    table = Table(title="Noise floor: controls of this run", title_justify="left")
+    for name in ("control", "pairs", "bit-equal", "token flips", "largest drift", "median drift"):
+        table.add_column(name, justify="left" if name == "control" else "right")
+    for floor in ruling.noise:
+        drifts = (_drift(floor.max_drift), _drift(floor.median_drift))
+        table.add_row(floor.kind, str(floor.pairs), str(floor.exact), str(floor.flips), *drifts)
+    return table
+
+
+def _power(ruling: RunVerdict) -> RenderableType:
+    lines = [Text("What a PASS of these groups excludes at 95 %:")]
+    for each in ruling.power:
+        if each.path is not Arm.EXTERNAL.path:
+            continue
+        if each.groups == 0:
+            lines.append(Text(f"  tier {each.tier}, {each.path.value}: nothing (no clean exercised group)"))
+            continue
+        lengths = ", ".join(map(str, each.lengths))
+        lines.append(
+            Text(
+                f"  tier {each.tier}, {each.path.value}: deterministic faults at {lengths} tokens; random faults "
+                f"in more than {each.excluded_fault_rate:.0%} of requests (n = {each.groups})"
+            )
+        )
+    return Group(*lines)
+
+
+def _timing(ruling: RunVerdict) -> RenderableType:
+    parts = []
+    for each in ruling.timing:
+        first = "" if each.first_token_p50 is None else f"first token {each.first_token_p50:.2f} s, "
+        parts.append(f"{each.path.value}: {first}whole {each.total_p50:.2f} s (median of {each.probes})")
+    return Text(
+        "Time: "
+        + "; ".join(parts)
+        + f"\nCost: {ruling.computed_tokens} prompt tokens computed, {ruling.sent_tokens} sent"
+    )
+
+
+def _closing(ruling: RunVerdict) -> RenderableType:
+    lines = [Text(f"Note: {note}") for note in ruling.notes]
+    if ruling.advice:
+        lines.append(Text("What to do:", style="bold"))
+        lines += [Text(f"  {number}. {advice}") for number, advice in enumerate(ruling.advice, start=1)]
+    return Group(*lines)
