@@ -91,6 +91,9 @@ class Sink(Protocol):
     def append(self, entry: Entry) -> None:
         """Write one entry and flush it."""
 
+    def keep_prompt(self, group: str, ids: Ids) -> str:
+        """Keep a group's prompt IDs where hooks and people can read them; returns the place."""
+
 
 class Clock(Protocol):
     """Time, so that tests need not wait."""

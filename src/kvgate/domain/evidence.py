@@ -45,13 +45,15 @@ def read_evidence(
     after: Counters | None,
     observation: Observation | None,
     by_source_grade: Grade,
+    unreadable: str = "",
 ) -> Evidence:
     """Evidence for one probe of ``length`` prompt tokens from the readings around it and the reply itself.
 
-    ``by_source_grade`` is what the dialect's per-source counters are worth on this deployment.
+    ``by_source_grade`` is what the dialect's per-source counters are worth on this deployment; ``unreadable``
+    says why readings are missing.
     """
     if before is None or after is None:
-        return Evidence(problems=(Problem(Reason.COUNTERS_UNREADABLE, "the counters could not be read"),))
+        return Evidence(problems=(Problem(Reason.COUNTERS_UNREADABLE, unreadable or "the counters were not read"),))
     delta = difference(before, after)
     split = _by_source(delta, by_source_grade) or _by_hits(delta, length)
     if split is None:
@@ -145,10 +147,10 @@ def exercised_problem(path: Path, expected: int, evidence: Evidence, policy: Pol
 
     ``expected`` is the predicted number of reusable tokens; ignored for COLD, which must reuse nothing.
     """
-    if evidence.computed is None or evidence.local is None or evidence.external is None:
-        return evidence.first(Reason.COUNTERS_UNREADABLE, Reason.EVIDENCE_MISSING) or Problem(
-            Reason.EVIDENCE_MISSING, "no evidence"
-        )
+    unknown = evidence.first(Reason.COUNTERS_UNREADABLE, Reason.EVIDENCE_MISSING)
+    if unknown is not None or evidence.local is None or evidence.external is None:
+        # Counters that do not account for the request show nothing, also not that it was cold.
+        return unknown or Problem(Reason.EVIDENCE_MISSING, "no evidence")
     local, external = evidence.local, evidence.external
     if path is Path.COLD:
         if local or external:

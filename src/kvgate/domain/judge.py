@@ -98,6 +98,8 @@ def _judge_pair(plan: Plan, view: GroupView, index: int, everyone: tuple[GroupVi
     failed = ruling.verdict is Verdict.FAIL and step is not None
     return PairVerdict(
         kind=pair.kind,
+        baseline=pair.baseline,
+        subject=pair.subject,
         required=pair.required,
         verdict=ruling.verdict,
         row=ruling.row,
@@ -170,7 +172,11 @@ def _result(plan: Plan, run: RunRecord, groups: tuple[GroupVerdict, ...], name: 
     verdict = merge([*verdicts, *([Verdict.INCONCLUSIVE] if blockers else []), *([Verdict.FAIL] if excess else [])])
     if not counted and not blockers:
         blockers.append(Problem(Reason.NOTHING_CHECKED, "no group was sent"))
-    every = [*([excess] if excess else []), *sorted(reasons, key=_severity), *blockers]
+    stopped = [problem for problem in blockers if problem is run.stopped]
+    rest = [problem for problem in blockers if problem is not run.stopped]
+    failures = [problem for problem in sorted(reasons, key=_severity) if verdict is Verdict.FAIL]
+    others = [] if failures else sorted(reasons, key=_severity)
+    every = [*([excess] if excess else []), *failures, *stopped, *others, *rest]
     return PolicyResult(name, verdict, tuple({problem.reason: problem for problem in reversed(every)}.values())[::-1])
 
 
@@ -193,9 +199,16 @@ def _blockers(plan: Plan, run: RunRecord, counted: list[GroupVerdict], strict: b
     open_tiers = [tier for tier in plan.tiers() if tier not in done]
     if open_tiers and not plan.obstacles:
         found.append(Problem(Reason.TIER_NOT_COVERED, "tiers " + ", ".join(map(str, open_tiers))))
+    ignored = [group.id for group in counted for arm in group.arms if _ignores_salt(arm)]
+    if ignored:
+        found.append(Problem(Reason.SALT_IGNORED, f"group {ignored[0]}: the cold repeat under a fresh salt was a hit"))
     if not plan.tiers() and not plan.obstacles:
         found.append(Problem(Reason.NOTHING_CHECKED, "no tier can be an external hit on this deployment"))
     return found
+
+
+def _ignores_salt(arm: ArmSummary) -> bool:
+    return arm.problem is not None and arm.problem.reason is Reason.SALT_IGNORED
 
 
 def _excess(plan: Plan, counted: list[GroupVerdict]) -> Problem | None:
@@ -215,7 +228,12 @@ def _excess(plan: Plan, counted: list[GroupVerdict]) -> Problem | None:
 
 
 def _differing(counted: list[GroupVerdict], kind: PairKind) -> tuple[int, int]:
-    pairs = [pair for group in counted for pair in group.pairs if pair.kind is kind and pair.ids_equal is not None]
+    pairs = [
+        pair
+        for group in counted
+        for pair in group.pairs
+        if pair.kind is kind and pair.subject is not Arm.EXTERNAL_REPEAT and pair.ids_equal is not None
+    ]
     return sum(1 for pair in pairs if _differs(pair)), len(pairs)
 
 

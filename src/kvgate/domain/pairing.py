@@ -7,6 +7,7 @@ from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, LOCAL_REPEAT, Control, 
 from kvgate.domain.observation import Observation
 from kvgate.domain.plan import PairKind, PairPlan, Plan
 from kvgate.domain.probe import Arm
+from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import GroupRecord
 from kvgate.domain.rows import PairView
 from kvgate.domain.standing import Standing, repeats_of, standing_of
@@ -18,7 +19,7 @@ class GroupView:
 
     record: GroupRecord
     standings: dict[Arm, Standing]
-    repeats: dict[Arm, tuple[Standing, ...]]
+    repeats: dict[tuple[Arm, ...], tuple[Standing, ...]]
     controls: tuple[Control, ...]
 
     @property
@@ -36,8 +37,7 @@ def view_group(plan: Plan, record: GroupRecord) -> GroupView:
         standing = standing_of(plan, record, step.arm)
         if standing is not None:
             standings[step.arm] = standing
-    repeat_arms = {pair.repeat for pair in record.plan.pairs if pair.repeat is not None}
-    repeats = {arm: repeats_of(plan, record, arm) for arm in repeat_arms}
+    repeats = {pair.repeats: repeats_of(plan, record, pair.repeats) for pair in record.plan.pairs}
     return GroupView(record, standings, repeats, _controls(record, standings))
 
 
@@ -83,7 +83,7 @@ def build_view(
     baseline, subject = group.standings.get(pair.baseline), group.standings.get(pair.subject)
     left, right = answer(baseline), answer(subject)
     comparison = compare(left, right) if left is not None and right is not None else None
-    repeats = group.repeats.get(pair.repeat, ()) if pair.repeat is not None else ()
+    repeats = tuple(each for each in group.repeats.get(pair.repeats, ()) if each.observation is not right)
     again = tuple(compare(left, each.observation) for each in repeats if left is not None and each.observation)
     why_not = _why_not_exact(group, pair, baseline, subject, everyone)
     controls = tuple(control for each in everyone for control in each.controls)
@@ -98,12 +98,23 @@ def build_view(
         control=_control_of(group, pair),
         exact=why_not is None,
         envelope=envelope_for(group.record.plan.id, proven, controls, plan.policy),
+        broken_off=_broken_off(group),
         leaks=_leaks(group, pair, repeats, everyone),
         lost_recall=_lost_recall(group, left, right, everyone),
         policy=plan.policy,
         strict=strict,
     )
     return view, why_not
+
+
+def _broken_off(group: GroupView) -> Problem | None:
+    """Why the group ended early, if one of its arms says so."""
+    for standing in group.standings.values():
+        if standing.void is not None:
+            return standing.void
+        if standing.unproven is not None and standing.unproven.reason is Reason.NOT_COLD:
+            return standing.unproven
+    return None
 
 
 def _control_of(group: GroupView, pair: PairPlan) -> Comparison | None:

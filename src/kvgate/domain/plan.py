@@ -52,12 +52,16 @@ class ArmStep:
 
 @dataclass(frozen=True, slots=True)
 class PairPlan:
-    """One comparison of a group. ``control`` is the baseline's own repeat; None where it cannot exist."""
+    """One comparison of a group.
+
+    ``repeats`` are the arms that show whether a difference comes again. ``control`` is the baseline's own
+    repeat; None where it cannot exist.
+    """
 
     kind: PairKind
     baseline: Arm
     subject: Arm
-    repeat: Arm | None
+    repeats: tuple[Arm, ...]
     control: tuple[Arm, Arm] | None
     required: bool = True
 

@@ -86,19 +86,17 @@ def _drops(plan: Plan, step: ArmStep) -> bool:
 
 
 def _one_more_repeat(plan: Plan, record: GroupRecord) -> Send | None:
-    """A further repeat of the subject while a difference is seen that no repeat has shown again."""
+    """A further repeat of the subject while one answer differs from its baseline and no other shows it again."""
+    step = record.plan.step(Arm.EXTERNAL_REPEAT)
+    if step is None or not _drops(plan, step) or len(record.of(step.arm)) >= plan.limits.subject_repeats:
+        return None
+    subjects = repeats_of(plan, record, (Arm.EXTERNAL, Arm.EXTERNAL_REPEAT))
     for pair in record.plan.pairs:
-        step = record.plan.step(pair.repeat) if pair.repeat is not None else None
-        if step is None or pair.repeat is not Arm.EXTERNAL_REPEAT or not _drops(plan, step):
-            continue
-        count = len(record.of(step.arm))
-        if count >= plan.limits.subject_repeats:
-            continue
-        baseline, subject = (standing_of(plan, record, arm) for arm in (pair.baseline, pair.subject))
-        if baseline is None or subject is None or not _differ(plan, baseline, subject):
-            continue
-        if not any(_differ(plan, baseline, repeat) for repeat in repeats_of(plan, record, pair.repeat)):
-            return Send(step, count, True, 0.0, "")
+        baseline = standing_of(plan, record, pair.baseline)
+        if pair.subject is Arm.EXTERNAL and baseline is not None:
+            differing = sum(1 for subject in subjects if _differ(plan, baseline, subject))
+            if differing == 1:
+                return Send(step, len(record.of(step.arm)), True, 0.0, "")
     return None
 
 
@@ -166,7 +164,7 @@ def _is_gross(plan: Plan, record: GroupRecord) -> bool:
     baseline, subject = (standing_of(plan, record, arm) for arm in (pair.baseline, pair.subject))
     if baseline is None or subject is None or not (baseline.proven and subject.proven):
         return False
-    sides = (subject, *repeats_of(plan, record, pair.repeat))
+    sides = (subject, *repeats_of(plan, record, pair.repeats))
     return sum(1 for side in sides if _grossly(plan, baseline, side)) >= 2
 
 

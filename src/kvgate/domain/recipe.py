@@ -59,17 +59,17 @@ def pairs_of(steps: tuple[ArmStep, ...]) -> tuple[PairPlan, ...]:
     arms = {step.arm for step in steps}
     local_control = (Arm.LOCAL, Arm.LOCAL_REPEAT) if Arm.LOCAL_REPEAT in arms else None
     cold_control = (Arm.COLD, Arm.COLD_REPEAT) if Arm.COLD_REPEAT in arms else None
-    repeat = Arm.EXTERNAL_REPEAT if Arm.EXTERNAL_REPEAT in arms else None
+    # The repeat is a subject, too: a fault that strikes every other load shows in one of the two.
+    again = (
+        (PairKind.EXTERNAL_VS_LOCAL, Arm.LOCAL, local_control)
+        if Arm.LOCAL in arms
+        else (PairKind.EXTERNAL_VS_COLD, Arm.COLD, cold_control)
+    )
     wanted = (
-        PairPlan(PairKind.EXTERNAL_VS_LOCAL, Arm.LOCAL, Arm.EXTERNAL, repeat, local_control),
-        PairPlan(PairKind.EXTERNAL_VS_COLD, Arm.COLD, Arm.EXTERNAL, repeat, cold_control),
-        PairPlan(
-            PairKind.LOCAL_VS_COLD,
-            Arm.COLD,
-            Arm.LOCAL,
-            Arm.LOCAL_REPEAT if local_control else None,
-            cold_control,
-        ),
+        PairPlan(PairKind.EXTERNAL_VS_LOCAL, Arm.LOCAL, Arm.EXTERNAL, (Arm.EXTERNAL_REPEAT,), local_control),
+        PairPlan(again[0], again[1], Arm.EXTERNAL_REPEAT, (Arm.EXTERNAL, Arm.EXTERNAL_REPEAT), again[2]),
+        PairPlan(PairKind.EXTERNAL_VS_COLD, Arm.COLD, Arm.EXTERNAL, (Arm.EXTERNAL_REPEAT,), cold_control),
+        PairPlan(PairKind.LOCAL_VS_COLD, Arm.COLD, Arm.LOCAL, (Arm.LOCAL_REPEAT,), cold_control),
     )
     return tuple(pair for pair in wanted if pair.baseline in arms and pair.subject in arms)
 
@@ -82,7 +82,7 @@ def short_control_steps(endpoint: str, salts_honoured: bool) -> tuple[ArmStep, .
 
 def short_control_pairs() -> tuple[PairPlan, ...]:
     """The one pair of a short control."""
-    return (PairPlan(PairKind.COLD_VS_COLD_REPEAT, Arm.COLD, Arm.COLD_REPEAT, None, None),)
+    return (PairPlan(PairKind.COLD_VS_COLD_REPEAT, Arm.COLD, Arm.COLD_REPEAT, (), None),)
 
 
 def what_is_missing(steps: tuple[ArmStep, ...]) -> tuple[str, ...]:

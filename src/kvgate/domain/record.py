@@ -31,6 +31,7 @@ class Attempt:
     before: Counters | None = None
     after: Counters | None = None
     observation: Observation | None = None
+    counters_detail: str = ""
     drop: DropOutcome | None = None
     drop_detail: str = ""
     hooks: list[HookRan] = field(default_factory=list)
@@ -86,6 +87,8 @@ class RunRecord:
         elif isinstance(entry, CountersRead):
             where = "before" if entry.moment is Moment.BEFORE else "after"
             self._fill(entry.group, entry.arm, entry.attempt, **{where: entry.counters})
+            if entry.counters is None:
+                self._fill(entry.group, entry.arm, entry.attempt, counters_detail=entry.detail)
         elif isinstance(entry, CacheDropped):
             self._fill(entry.group, entry.arm, entry.attempt, drop=entry.outcome, drop_detail=entry.detail)
         elif isinstance(entry, HookRan):

@@ -19,7 +19,7 @@ class PairView:
 
     ``exact`` is whether the pair must be bit-equal: shape-matched, or alignment predicted and proven.
     ``control`` is the baseline held against its own repeat. ``lost_recall`` counts codewords the subject lost
-    beyond what controls lost. ``repeats`` are further subjects, with their comparisons to the baseline.
+    beyond what controls lost. ``broken_off`` says why the group ended early. ``repeats`` are further subjects, with their comparisons to the baseline.
     """
 
     plan: PairPlan
@@ -31,6 +31,7 @@ class PairView:
     control: Comparison | None
     exact: bool
     envelope: Envelope
+    broken_off: Problem | None
     leaks: tuple[str, ...]
     lost_recall: int
     policy: Policy
@@ -76,16 +77,20 @@ def leak(view: PairView) -> Decision | None:
 
 
 def missing(view: PairView) -> Decision | None:
-    """Row 2: a side is lost, or was never sent."""
+    """Row 2: a side is lost, or was never sent (then for the reason that ended the group)."""
     for side, arm in ((view.baseline, view.plan.baseline), (view.subject, view.plan.subject)):
         if side is None:
-            return _inconclusive(Problem(Reason.OBSERVATION_MISSING, f"the {arm.value} arm was not reached"))
-        if side.observation is None and side.void is not None:
-            continue
-        if side.observation is None or side.observation.outcome is Outcome.LOST:
+            unreached = Problem(Reason.OBSERVATION_MISSING, f"the {arm.value} arm was not reached")
+            return _inconclusive(view.broken_off or unreached)
+        if side.void is None and (side.observation is None or side.observation.outcome is Outcome.LOST):
             detail = side.observation.detail if side.observation is not None else "cut off by the end of the run"
             return _inconclusive(Problem(Reason.OBSERVATION_MISSING, f"{arm.value}: {detail}"))
     return None
+
+
+def _contaminated(side: Standing) -> bool:
+    """Whether a baseline arm is shown not to be what it must be; unknown is not shown."""
+    return side.unproven is not None and side.unproven.reason in (Reason.NOT_COLD, Reason.BASELINE_NOT_LOCAL)
 
 
 def refused(view: PairView) -> Decision | None:
@@ -109,10 +114,8 @@ def void(view: PairView) -> Decision | None:
             return _inconclusive(side.void)
     baseline, subject = view.baseline, view.subject
     short = view.plan.kind is PairKind.COLD_VS_COLD_REPEAT
-    if baseline is not None and baseline.unproven is not None:
-        contaminated = baseline.unproven.reason in (Reason.NOT_COLD, Reason.BASELINE_NOT_LOCAL)
-        if contaminated:
-            return _inconclusive(Problem(Reason.FLOOR_WRONG, baseline.unproven.detail) if short else baseline.unproven)
+    if baseline is not None and baseline.unproven is not None and _contaminated(baseline):
+        return _inconclusive(Problem(Reason.FLOOR_WRONG, baseline.unproven.detail) if short else baseline.unproven)
     if baseline is not None and subject is not None and baseline.endpoint == subject.endpoint:
         one, other = baseline.evidence.rank, subject.evidence.rank
         if one is not None and other is not None and one != other:

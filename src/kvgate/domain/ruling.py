@@ -20,6 +20,8 @@ class PairVerdict:
     """
 
     kind: PairKind
+    baseline: Arm
+    subject: Arm
     required: bool
     verdict: Verdict
     row: int

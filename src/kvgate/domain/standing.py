@@ -44,7 +44,14 @@ class Standing:
 
 def weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt) -> Standing:
     """The standing of one attempt."""
-    evidence = read_evidence(group.length, attempt.before, attempt.after, attempt.observation, plan.by_source_grade)
+    evidence = read_evidence(
+        group.length,
+        attempt.before,
+        attempt.after,
+        attempt.observation,
+        plan.by_source_grade,
+        attempt.counters_detail,
+    )
     expected = group.expected_external if step.path is Path.EXTERNAL else group.expected_local
     unproven = exercised_problem(step.path, expected, evidence, plan.policy)
     if unproven is None and step.path is Path.EXTERNAL:
@@ -98,10 +105,11 @@ def standing_of(plan: Plan, record: GroupRecord, arm: Arm) -> Standing | None:
     return replace(chosen, attempts=len(attempts), refusals=refusals)
 
 
-def repeats_of(plan: Plan, record: GroupRecord, arm: Arm | None) -> tuple[Standing, ...]:
-    """Every attempt at a repeat arm that got an answer and is not void, oldest first."""
-    step = record.plan.step(arm) if arm is not None else None
-    if step is None or arm is None:
-        return ()
-    weighed = (weigh(plan, record.plan, step, attempt) for attempt in record.of(arm))
-    return tuple(each for each in weighed if each.observation is not None and each.observation.ok and not each.void)
+def repeats_of(plan: Plan, record: GroupRecord, arms: tuple[Arm, ...]) -> tuple[Standing, ...]:
+    """Every attempt at these arms that got an answer and is not void, arm by arm, oldest first."""
+    found: list[Standing] = []
+    for arm in arms:
+        step = record.plan.step(arm)
+        if step is not None:
+            found += [weigh(plan, record.plan, step, attempt) for attempt in record.of(arm)]
+    return tuple(each for each in found if each.observation is not None and each.observation.ok and not each.void)

@@ -80,6 +80,7 @@ class Session:
         self._begun = outside.clock.now()
         self._computed = 0
         self._replaced = 0
+        self._prompt_path = ""
 
     async def run(self) -> None:
         """Carry out the plan to its end, or to the point where going on shows nothing new."""
@@ -142,6 +143,7 @@ class Session:
     async def _run_group(self, group: GroupPlan, replaces: str | None) -> None:
         prompt = self._prompts.for_group(group)
         bodies: dict[str, Body] = {}
+        self._prompt_path = self._sink.keep_prompt(group.id, prompt.ids)
         self._note(GroupStarted(self._now(), group, replaces))
         while (send := next_send(self._plan, self.record.groups[group.id])) is not None:
             self._check_budget()
@@ -230,6 +232,7 @@ class Session:
             "KVGATE_ATTEMPT": str(send.attempt),
             "KVGATE_ENDPOINT": send.step.endpoint,
             "KVGATE_LENGTH": str(group.length),
+            "KVGATE_PROMPT": self._prompt_path,
             "KVGATE_EXPECTED_EXTERNAL": str(group.expected_external),
         }
         result = await self._hooks.run(argv, environment, self._settings.hook_s)

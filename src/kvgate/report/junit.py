@@ -31,10 +31,11 @@ def report_junit(report: Report) -> str:
 
 
 def _pair_case(group: GroupVerdict, pair: PairVerdict) -> TestCase:
+    name = f"{pair.subject.value} vs {pair.baseline.value}"
     told = f"{pair.problem.reason.value}: {pair.problem.detail}" if pair.problem is not None else ""
     if group.replaced:
-        return _case(pair.kind.value, group.id, Verdict.NOT_APPLICABLE, f"void and replaced: {told}")
-    return _case(pair.kind.value, group.id, pair.verdict, told)
+        return _case(name, group.id, Verdict.NOT_APPLICABLE, f"void and replaced: {told}")
+    return _case(name, group.id, pair.verdict, told)
 
 
 def _case(name: str, group: str, verdict: Verdict, told: str) -> TestCase:

@@ -7,7 +7,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from kvgate.domain.plan import PairKind
 from kvgate.domain.probe import Arm
 from kvgate.domain.reasons import REASONS, Problem
 from kvgate.domain.ruling import ArmSummary, GroupVerdict, PairVerdict, RunVerdict
@@ -19,12 +18,6 @@ _STYLE = {
     Verdict.FAIL: "bold red",
     Verdict.INCONCLUSIVE: "bold yellow",
     Verdict.NOT_APPLICABLE: "dim",
-}
-_PAIRS = {
-    PairKind.EXTERNAL_VS_LOCAL: "external vs local",
-    PairKind.EXTERNAL_VS_COLD: "external vs cold",
-    PairKind.LOCAL_VS_COLD: "local vs cold",
-    PairKind.COLD_VS_COLD_REPEAT: "cold vs cold again",
 }
 
 
@@ -87,7 +80,13 @@ def _pairs_table(ruling: RunVerdict) -> RenderableType:
     for group in ruling.groups:
         for index, pair in enumerate(group.pairs):
             first = (group.id, str(group.length)) if index == 0 else ("", "")
-            table.add_row(*map(escape, first), _PAIRS[pair.kind], *_seen(pair), _verdict(group, pair), _why(pair))
+            table.add_row(
+                *map(escape, first),
+                f"{pair.subject.value} vs {pair.baseline.value}",
+                *_seen(pair),
+                _verdict(group, pair),
+                _why(pair),
+            )
         table.add_section()
     return table
 

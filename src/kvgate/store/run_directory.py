@@ -3,6 +3,7 @@
     manifest.json    plan, versions, lexicon; written before the first probe
     history.jsonl    one entry a line, flushed as it happens
     verdict.json     what the judge said; a pure function of the other two
+    prompts/         the token IDs of each group's prompt, as a JSON list
 
 Secrets never get here: the plan holds the name of the environment variable, not its value.
 """
@@ -29,11 +30,12 @@ from kvgate.domain.history import (
     Waited,
 )
 from kvgate.domain.plan import Plan
+from kvgate.domain.prompt import Ids
 from kvgate.domain.ruling import RunVerdict
 from kvgate.errors import ConfigError, RecordError
 
 FORMAT = "kvgate.run/1"
-MANIFEST, HISTORY, VERDICT = "manifest.json", "history.jsonl", "verdict.json"
+MANIFEST, HISTORY, VERDICT, PROMPTS = "manifest.json", "history.jsonl", "verdict.json", "prompts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,13 @@ class RunDirectory:
     def append(self, entry: Entry) -> None:
         """Write one entry; it has left the process when this returns."""
         self._history.write(_ENTRY.dump_json(entry) + b"\n")
+
+    def keep_prompt(self, group: str, ids: Ids) -> str:
+        """Write a group's prompt IDs as a JSON list, to be sent by hand or read by a hook; returns the path."""
+        path = self.path / PROMPTS / f"{group}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(ids.tolist(), separators=(",", ":")), encoding="ascii")
+        return str(path)
 
     def close(self) -> None:
         """Close the history, after making sure it is on disk."""

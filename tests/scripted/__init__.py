@@ -1,0 +1,1 @@
+"""A small scripted server that answers like vLLM, for fast tests and benchmarks. Imports nothing of kvgate."""
