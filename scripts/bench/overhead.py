@@ -230,9 +230,8 @@ def ratios(spent: dict[str, list[float]], leg: str, base: str = BARE) -> list[fl
 
 def report(shape: Shape, spent: dict[str, list[float]]) -> list[str]:
     """Print a shape's rows; returns what is wrong with them."""
-    print(
-        f"\n  {shape.name + ' prompts':24} {'CPU ms/completion':>18} {'/ bare json=':>13} {'range':>14} {'/ encoded':>10}"
-    )
+    titles = f"{'CPU ms/completion':>18} {'/ bare json=':>13} {'range':>14} {'/ encoded':>10}"
+    print(f"\n  {shape.name + ' prompts':24} {titles}")
     for leg, figures in spent.items():
         per = ratios(spent, leg)
         against = statistics.median(ratios(spent, leg, ENCODED))

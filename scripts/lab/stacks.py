@@ -9,6 +9,7 @@ Standard library only, so that any Python runs it. Everything lives below $KVGAT
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -66,6 +67,10 @@ STACKS = {
         servers=((8101, 0), (8102, 1)),
     ),
     "no-pool": Stack("SmolLM2 in fp32 with the pool switched off", pool="none"),
+    "no-counters": Stack(
+        "SmolLM2 over a Mooncake pool with statistics switched off",
+        arguments=("--block-size", "32", "--disable-log-stats"),
+    ),
     "no-reset": Stack("SmolLM2 over a Mooncake pool without developer endpoints", developer_endpoints=False),
 }
 
@@ -214,10 +219,8 @@ def end_group(pid: int) -> None:
 
 
 def group_alive(pid: int) -> bool:
-    try:
+    with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        pass
     try:
         os.killpg(pid, 0)
     except ProcessLookupError:

@@ -26,6 +26,9 @@ class DivergenceClass(str, Enum):
     DEGENERATE = "DEGENERATE"
 
 
+_AFTER_A_TIE = (DivergenceClass.TOKEN, DivergenceClass.SHIFT, DivergenceClass.DEGENERATE)
+
+
 @dataclass(frozen=True, slots=True)
 class Divergence:
     """Where and how two ID sequences part.
@@ -46,8 +49,11 @@ class Divergence:
     shift: int = 0
 
     def is_near_tie(self, envelope: float) -> bool:
-        """Whether each token is in the other side's top-k with both gaps inside ``envelope`` (nats)."""
-        if self.kind is not DivergenceClass.TOKEN or self.gap_in_baseline is None or self.gap_in_subject is None:
+        """Whether each token is in the other side's top-k with both gaps inside ``envelope`` (nats).
+
+        What follows a near tie has another context, so it may well repeat itself or run shifted.
+        """
+        if self.kind not in _AFTER_A_TIE or self.gap_in_baseline is None or self.gap_in_subject is None:
             return False
         return self.gap_in_baseline <= envelope and self.gap_in_subject <= envelope
 

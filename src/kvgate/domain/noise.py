@@ -7,7 +7,8 @@ from kvgate.domain.divergence import Comparison
 from kvgate.domain.plan import PairKind
 from kvgate.domain.policy import Policy
 
-MIN_INFORMING_GROUPS = 3
+MIN_INFORMING_GROUPS = 8
+MARGIN = 3.0
 
 
 # The kinds of control: repeats of local hits, of cold runs, and a cold run against a local hit.
@@ -61,17 +62,26 @@ def noise_floor(kind: str, controls: Iterable[Control]) -> NoiseFloor | None:
     )
 
 
-def envelope_for(group: str, proven: bool, controls: Iterable[Control], policy: Policy) -> Envelope:
-    """The benign envelope of a pair of ``group``: from other groups' controls and cold-vs-local pairs.
+def envelope_for(group: str, kind: PairKind, proven: bool, controls: Iterable[Control], policy: Policy) -> Envelope:
+    """The benign envelope of a pair of ``group``, from what controls of other groups showed.
 
-    The cap holds where the subject's path is unproven or fewer than 3 other groups inform it (design §3.5).
+    Hits are informed by repeats of hits (same shape), pairs with a cold side by cold repeats and cold-vs-local
+    pairs. Only controls that are not exact inform: shape noise is sporadic (on a healthy bf16 engine most prompts
+    show 0.0 and some 0.25 nat), so quiet neighbours say nothing about how loud it gets, and the loudest group of
+    a run always exceeds the others. Hence the margin, and the cap wherever fewer than 8 groups inform it or the
+    subject's path is unproven.
     """
-    others = [control for control in controls if control.group != group]
-    informing = {control.group for control in others}
-    if not proven or len(informing) < MIN_INFORMING_GROUPS:
-        return Envelope(policy.envelope_cap_nat, len(informing))
-    largest = max((_spread(control.comparison) for control in others), default=0.0)
-    return Envelope(min(max(largest, policy.envelope_floor_nat), policy.envelope_cap_nat), len(informing))
+    kinds = (LOCAL_REPEAT,) if kind is PairKind.EXTERNAL_VS_LOCAL else (COLD_REPEAT, COLD_LOCAL)
+    others = [
+        control
+        for control in controls
+        if control.group != group and control.kind in kinds and not control.comparison.exact
+    ]
+    informing = len({control.group for control in others})
+    if not proven or informing < MIN_INFORMING_GROUPS:
+        return Envelope(policy.envelope_cap_nat, informing)
+    largest = MARGIN * max(_spread(control.comparison) for control in others)
+    return Envelope(min(max(largest, policy.envelope_floor_nat), policy.envelope_cap_nat), informing)
 
 
 def _spread(comparison: Comparison) -> float:

@@ -97,7 +97,7 @@ def build_view(
         repeat_comparisons=again,
         control=_control_of(group, pair),
         exact=why_not is None,
-        envelope=envelope_for(group.record.plan.id, proven, controls, plan.policy),
+        envelope=envelope_for(group.record.plan.id, pair.kind, proven, controls, plan.policy),
         broken_off=_broken_off(group),
         leaks=_leaks(group, pair, repeats, everyone),
         lost_recall=_lost_recall(group, left, right, everyone),

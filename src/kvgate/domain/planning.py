@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kvgate.domain.deployment import Capabilities, Deployment, Role
-from kvgate.domain.geometry import Geometry
+from kvgate.domain.geometry import SUFFIX_TOKENS, Geometry
 from kvgate.domain.plan import (
     ArmStep,
     Budget,
@@ -245,7 +245,8 @@ def _tier_groups(
         length = tier
         if request.aligned:
             length = geometry.aligned_length(tier, limit) or min(geometry.reusable_length(tier), limit)
-        if geometry.external_hit(length) == 0:
+        # A tier may be moved up by a suffix (16384 to 16403), never from below the floor to above it.
+        if tier + SUFFIX_TOKENS < geometry.hit_floor or geometry.external_hit(length) == 0:
             detail = f"no external hit is possible below {geometry.hit_floor} tokens"
             not_applicable.append(NotApplicable(tier, geometry.hit_floor, detail))
             continue

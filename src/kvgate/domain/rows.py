@@ -19,7 +19,8 @@ class PairView:
 
     ``exact`` is whether the pair must be bit-equal: shape-matched, or alignment predicted and proven.
     ``control`` is the baseline held against its own repeat. ``lost_recall`` counts codewords the subject lost
-    beyond what controls lost. ``broken_off`` says why the group ended early. ``repeats`` are further subjects, with their comparisons to the baseline.
+    beyond what controls lost. ``broken_off`` says why the group ended early. ``repeats`` are further subjects,
+    with their comparisons to the baseline.
     """
 
     plan: PairPlan
@@ -146,6 +147,9 @@ def protocol(view: PairView) -> Decision | None:
             return _inconclusive(Problem(Reason.IDS_INCOMPLETE, f"{arm.value}: {problem}"))
     divergence = view.comparison.divergence
     if divergence is None or divergence.kind not in _PROTOCOL:
+        return None
+    if not _decided_exactly(view) and divergence.is_near_tie(view.envelope.nat):
+        # A benign flip can set a model repeating itself; rows 8 and 9 judge the flip.
         return None
     again = any(
         each.divergence is not None and each.divergence.kind is divergence.kind for each in view.repeat_comparisons
