@@ -147,6 +147,17 @@ def test_two_instances_that_share_no_pool_do_not_pass(tmp_path: Path) -> None:
     assert driven.reasons[0] == "EXTERNAL_MISS"
 
 
+def test_slow_puts_between_instances_are_waited_for_with_another_prompt(tmp_path: Path) -> None:
+    """A reader's miss must not be repeated: it would hit what it put there itself."""
+    pool = Pool()
+    scripts = [Script(pool=pool, put_lag=0.6) for _ in range(2)]
+    driven = two_servers(tmp_path, scripts[0], scripts[1], budget={"replacements": 5})
+    assert driven.code == 0, driven.stdout
+    groups = driven.ruling["groups"]
+    assert [group for group in groups if group["replaced"]]
+    assert all(arm["attempts"] == 1 for group in groups for arm in group["arms"] if arm["arm"] == "external")
+
+
 def test_a_fault_at_the_reader_names_the_reader(tmp_path: Path) -> None:
     pool = Pool()
     driven = two_servers(tmp_path, Script(pool=pool), Script(pool=pool, fault="drift", fault_after=0))

@@ -83,7 +83,8 @@ def build_view(
     baseline, subject = group.standings.get(pair.baseline), group.standings.get(pair.subject)
     left, right = answer(baseline), answer(subject)
     comparison = compare(left, right) if left is not None and right is not None else None
-    repeats = tuple(each for each in group.repeats.get(pair.repeats, ()) if each.observation is not right)
+    itself = (subject.arm, subject.number) if subject is not None else None
+    repeats = tuple(each for each in group.repeats.get(pair.repeats, ()) if (each.arm, each.number) != itself)
     again = tuple(compare(left, each.observation) for each in repeats if left is not None and each.observation)
     why_not = _why_not_exact(group, pair, baseline, subject, everyone)
     controls = tuple(control for each in everyone for control in each.controls)
@@ -101,6 +102,7 @@ def build_view(
         broken_off=_broken_off(group),
         leaks=_leaks(group, pair, repeats, everyone),
         lost_recall=_lost_recall(group, left, right, everyone),
+        lost_again=sum(1 for each in repeats if _lost_recall(group, left, answer(each), everyone) > 0),
         policy=plan.policy,
         strict=strict,
     )

@@ -70,7 +70,8 @@ class PairPlan:
 class GroupPlan:
     """All arms of one prompt at one tier. Lengths and hits in prompt tokens.
 
-    ``nonce`` is the text the prompt starts with; ``asked`` the codewords the answer should hold.
+    ``nonce`` is the text the prompt starts with; ``asked`` the codewords the answer should hold. ``patience``
+    multiplies the time given to asynchronous puts.
     """
 
     id: str
@@ -87,6 +88,7 @@ class GroupPlan:
     prompt_sha256: str
     steps: tuple[ArmStep, ...]
     pairs: tuple[PairPlan, ...]
+    patience: float = 1.0
 
     def step(self, arm: Arm) -> ArmStep | None:
         """The step of an arm, or None if the group has no such arm."""

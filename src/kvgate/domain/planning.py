@@ -22,6 +22,9 @@ from kvgate.domain.prompt import Family, Lexicon, Prompt, TooShortError, compose
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.recipe import arm_steps, pairs_of, short_control_pairs, short_control_steps, what_is_missing
 
+# How much longer each replacement waits for puts than the group before it.
+PATIENCE = 3.0
+
 
 class PlanError(ValueError):
     """What was asked for cannot be planned; the message is a sentence for the user."""
@@ -117,7 +120,14 @@ def replacement_group(group: GroupPlan, number: int, prompts: PromptSource) -> G
     """The same group with a new prompt, to stand in for a void one."""
     name = f"{group.id.split('+')[0]}+{number}"
     prompt = prompts.make((group.family, group.language), name, group.length)
-    return replace(group, id=name, nonce=prompt.nonce, asked=prompt.asked, prompt_sha256=prompt.sha256)
+    return replace(
+        group,
+        id=name,
+        nonce=prompt.nonce,
+        asked=prompt.asked,
+        prompt_sha256=prompt.sha256,
+        patience=PATIENCE**number,
+    )
 
 
 def _parts(request: PlanRequest, deployment: Deployment) -> tuple[str, str, Forcing]:

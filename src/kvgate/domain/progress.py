@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from kvgate.domain.divergence import compare
 from kvgate.domain.observation import Observation, Outcome
-from kvgate.domain.plan import ArmStep, PairKind, Plan, Purpose
+from kvgate.domain.plan import ArmStep, Forcing, PairKind, Plan, Purpose
 from kvgate.domain.probe import Arm, Path
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import Attempt, GroupRecord, RunRecord
@@ -41,7 +41,7 @@ def next_send(plan: Plan, record: GroupRecord) -> Send | None:
     for step in record.plan.steps:
         attempts = record.of(step.arm)
         if not attempts:
-            wait = plan.limits.settle_s if step.settle else 0.0
+            wait = plan.limits.settle_s * record.plan.patience if step.settle else 0.0
             return Send(step, 0, step.drop_local, wait, "asynchronous puts" if wait else "")
         again = _again(plan, record, step, attempts)
         if isinstance(again, Send):
@@ -70,7 +70,9 @@ def _again(plan: Plan, record: GroupRecord, step: ArmStep, attempts: list[Attemp
         if count < limits.local_attempts:
             return Send(step, count, False, limits.settle_s, "the local cache")
         return False
-    if step.arm is Arm.EXTERNAL and standing.unproven.reason in WORTH_WAITING and _drops(plan, step):
+    # A reader that missed has computed the prompt and put it there itself: hitting that would prove no sharing.
+    same_engine = plan.forcing is Forcing.RESET_LOCAL
+    if step.arm is Arm.EXTERNAL and standing.unproven.reason in WORTH_WAITING and same_engine and _drops(plan, step):
         wait = limits.settle_s * 2.0**count
         waited = sum(limits.settle_s * 2.0**number for number in range(1, count + 1))
         if count < limits.external_attempts and waited <= limits.put_deadline_s:
@@ -120,6 +122,8 @@ def is_void(plan: Plan, record: GroupRecord) -> bool:
             return True
         if standing.void is not None and standing.void.reason is not Reason.HOOK_FAILED:
             return True
+        if _missed_for_good(plan, step, standing):
+            return True
         baseline = step.arm in (Arm.COLD, Arm.LOCAL) and record.plan.purpose is not Purpose.SHORT_CONTROL
         if (
             baseline
@@ -134,6 +138,12 @@ def is_void(plan: Plan, record: GroupRecord) -> bool:
     return False
 
 
+def _missed_for_good(plan: Plan, step: ArmStep, standing: Standing) -> bool:
+    """A reader's miss cannot be repeated with the same prompt; another prompt and more patience may show a slow put."""
+    missed = standing.unproven is not None and standing.unproven.reason is Reason.EXTERNAL_MISS
+    return missed and step.arm is Arm.EXTERNAL and plan.forcing is Forcing.OTHER_INSTANCE
+
+
 def hopeless(plan: Plan, run: RunRecord) -> Problem | None:
     """The reason no group so far could show its subject's path, once enough have tried; None while any did."""
     seen: list[Problem] = []
@@ -146,7 +156,7 @@ def hopeless(plan: Plan, run: RunRecord) -> Problem | None:
         if subject.proven and subject.arm is Arm.EXTERNAL:
             return None
         local = standing_of(plan, record, Arm.LOCAL)
-        why = subject.unproven or subject.void or (local.unproven if local is not None else None)
+        why = subject.void or subject.unproven or (local.unproven if local is not None else None)
         if why is not None and why.reason in HOPELESS:
             seen.append(why)
     return seen[-1] if len(seen) >= plan.limits.hopeless_groups else None

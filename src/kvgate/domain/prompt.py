@@ -164,6 +164,6 @@ def _padding(family: Family, lexicon: Lexicon, choose: _Chooser, count: int) -> 
             misses += 1
     smallest = min((lexicon.ids[word] for word in family.padding), key=len)
     while len(ids) < count:
-        # Only a tokenizer that has no one-token padding word gets here; cutting a piece keeps the length exact.
+        # The full stop is one token nearly everywhere; where it is not, cutting it keeps the length exact.
         ids.extend(smallest[: count - len(ids)])
     return ids

@@ -19,8 +19,8 @@ class PairView:
 
     ``exact`` is whether the pair must be bit-equal: shape-matched, or alignment predicted and proven.
     ``control`` is the baseline held against its own repeat. ``lost_recall`` counts codewords the subject lost
-    beyond what controls lost. ``broken_off`` says why the group ended early. ``repeats`` are further subjects,
-    with their comparisons to the baseline.
+    beyond what controls lost, ``lost_again`` the repeats that lost some, too. ``broken_off`` says why the group
+    ended early. ``repeats`` are further subjects, with their comparisons to the baseline.
     """
 
     plan: PairPlan
@@ -35,6 +35,7 @@ class PairView:
     broken_off: Problem | None
     leaks: tuple[str, ...]
     lost_recall: int
+    lost_again: int
     policy: Policy
     strict: bool
 
@@ -206,8 +207,8 @@ def tolerant_beyond(view: PairView) -> Decision | None:
         return None
     told = _told(result) if beyond else f"{view.lost_recall} codewords lost"
     detail = f"{told}; tolerance {view.envelope.nat:g} nat from {view.envelope.informed_by} other groups"
-    again = sum(1 for each in view.repeat_comparisons if view.beyond(each))
-    if again or (not beyond and view.repeats):
+    again = sum(1 for each in view.repeat_comparisons if view.beyond(each)) if beyond else view.lost_again
+    if again:
         return _fail(Reason.DIVERGED, f"{detail}; again in {again} of {len(view.repeats)} repeats")
     if view.strict and not result.ids_equal:
         return _fail(Reason.TOKENS_DIFFER, detail)

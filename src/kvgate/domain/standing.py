@@ -15,11 +15,13 @@ from kvgate.domain.record import Attempt, GroupRecord
 class Standing:
     """One attempt, weighed.
 
-    ``void`` says why it neither acquits nor convicts; ``unproven`` why its path is not shown; ``weak`` what
-    else forbids a PASS. ``shape`` is how many prompt tokens were reused, None if unknown.
+    ``number`` is the attempt's place, from 0. ``void`` says why it neither acquits nor convicts; ``unproven`` why
+    its path is not shown; ``weak`` what else forbids a PASS. ``shape`` is how many prompt tokens were reused,
+    None if unknown.
     """
 
     arm: Arm
+    number: int
     endpoint: str
     observation: Observation | None
     evidence: Evidence
@@ -42,7 +44,7 @@ class Standing:
         return self.observation is not None and self.observation.ok and not self.void and not self.unproven
 
 
-def weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt) -> Standing:
+def weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number: int = 0) -> Standing:
     """The standing of one attempt."""
     evidence = read_evidence(
         group.length,
@@ -64,6 +66,7 @@ def weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt) -> Stan
         weak.append(Problem(Reason.PROMPT_CHANGED, "the prompt IDs in the reply are not those sent"))
     return Standing(
         arm=step.arm,
+        number=number,
         endpoint=step.endpoint,
         observation=observation,
         evidence=evidence,
@@ -97,7 +100,7 @@ def standing_of(plan: Plan, record: GroupRecord, arm: Arm) -> Standing | None:
     attempts = record.of(arm)
     if step is None or not attempts:
         return None
-    weighed = [weigh(plan, record.plan, step, attempt) for attempt in attempts]
+    weighed = [weigh(plan, record.plan, step, attempt, number) for number, attempt in enumerate(attempts)]
     chosen = next((standing for standing in weighed if standing.proven), weighed[-1])
     refusals = sum(
         1 for each in weighed if each.observation is not None and each.observation.outcome.value == "REFUSED"
@@ -111,5 +114,5 @@ def repeats_of(plan: Plan, record: GroupRecord, arms: tuple[Arm, ...]) -> tuple[
     for arm in arms:
         step = record.plan.step(arm)
         if step is not None:
-            found += [weigh(plan, record.plan, step, attempt) for attempt in record.of(arm)]
+            found += [weigh(plan, record.plan, step, each, number) for number, each in enumerate(record.of(arm))]
     return tuple(each for each in found if each.observation is not None and each.observation.ok and not each.void)
