@@ -141,7 +141,7 @@ def all_keys() -> list[str]:
 
 
 def group_of(key: str) -> int:
-    return int(key.split("group:")[1].split("@")[0]) if "group:" in key else 0
+    return int(key.split("group:")[1].split("@", maxsplit=1)[0]) if "group:" in key else 0
 
 
 class Store:

@@ -105,7 +105,9 @@ def test_row_4_a_contaminated_baseline_does_not_convict() -> None:
 
 
 def test_row_4_a_change_of_rank_is_void() -> None:
-    ruling = judged({}, {Arm.EXTERNAL: counters(LENGTH - HIT, 0, HIT, rank="1")})
+    idle = counters(0, 0, 0, external_queries=0)
+    busy = counters(LENGTH - HIT, 0, HIT, rank="1")
+    ruling = judged({}, {Arm.EXTERNAL: replace(busy, readings=(*idle.readings, *busy.readings))})
     found = pair(ruling, Arm.EXTERNAL, Arm.LOCAL)
     assert (Verdict.INCONCLUSIVE, Reason.RANK_CHANGED) == (found.verdict, found.problem and found.problem.reason)
 

@@ -84,5 +84,5 @@ def test_tokenizers_with_long_pieces_still_give_exact_lengths() -> None:
     family = load_family("codebook", "zh")
     lexicon = by_pieces(family)
     assert [64, 65, 777] == [len(compose(family, lexicon, 7, "g1", length, 32).ids) for length in (64, 65, 777)]
-    no_single = Lexicon({piece: (5, 6, 7) for piece in family.pieces()}, ())
+    no_single = Lexicon(dict.fromkeys(family.pieces(), (5, 6, 7)), ())
     assert 1000 == len(compose(family, no_single, 7, "g1", 1000, 32).ids)

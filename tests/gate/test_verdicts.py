@@ -150,8 +150,8 @@ def test_two_instances_that_share_no_pool_do_not_pass(tmp_path: Path) -> None:
 def test_slow_puts_between_instances_are_waited_for_with_another_prompt(tmp_path: Path) -> None:
     """A reader's miss must not be repeated: it would hit what it put there itself."""
     pool = Pool()
-    scripts = [Script(pool=pool, put_lag=0.6) for _ in range(2)]
-    driven = two_servers(tmp_path, scripts[0], scripts[1], budget={"replacements": 5})
+    scripts = [Script(pool=pool, put_lag=2.0) for _ in range(2)]
+    driven = two_servers(tmp_path, scripts[0], scripts[1], budget={"replacements": 5}, limits={"settle_s": 0.1})
     assert driven.code == 0, driven.stdout
     groups = driven.ruling["groups"]
     assert [group for group in groups if group["replaced"]]

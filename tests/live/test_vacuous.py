@@ -9,7 +9,7 @@ from tests.live.lab import hooks
 
 pytestmark = pytest.mark.live
 
-CASES = (
+CASES: tuple[tuple[str, dict[str, dict[str, object]], str], ...] = (
     ("no-pool", {}, "PATH_NOT_EXERCISED"),
     ("no-reset", {}, "RESET_UNAVAILABLE"),
     ("no-counters", {}, "COUNTERS_UNREADABLE"),

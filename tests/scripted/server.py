@@ -22,9 +22,9 @@ TOP = 5
 
 @dataclass
 class Pool:
-    """An external store: keys of whole blocks, shared by the servers that are given it."""
+    """An external store: keys of whole blocks and when a look-up can see them; shared by the servers given it."""
 
-    keys: set[str] = field(default_factory=set)
+    keys: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -83,7 +83,6 @@ class ScriptedServer:
         self.bodies: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.keep_bodies = True
-        self.visible_at: dict[str, float] = {}
         self.port = 0
         self.others_nonce = ""
         self.external_hits = 0
@@ -120,9 +119,7 @@ class ScriptedServer:
         self.local.update(keys)
         if script.pool is not None:
             for key in keys:
-                if key not in script.pool.keys:
-                    self.visible_at.setdefault(key, time.monotonic() + script.put_lag)
-            script.pool.keys.update(keys)
+                script.pool.keys.setdefault(key, time.monotonic() + script.put_lag)
         counts.prompt += len(ids) + script.foreign
         counts.local += local_tokens
         counts.external += external_tokens
@@ -133,19 +130,18 @@ class ScriptedServer:
 
     def in_pool(self, key: str) -> bool:
         assert self.script.pool is not None
-        if key not in self.script.pool.keys:
-            return False
-        return time.monotonic() >= self.visible_at.get(key, 0.0)
+        return time.monotonic() >= self.script.pool.keys.get(key, float("inf"))
 
     # -- answers --------------------------------------------------------------------------------------------
     def answer(self, ids: list[int], count: int, external: int, reused: int) -> tuple[list[int], list[list[Any]]]:
         """Token IDs and top-k rows [(id, logprob)]; the chosen token is the first of its row."""
         seed = hashlib.sha256(json.dumps(ids).encode()).digest()
-        out, rows = [], []
+        out: list[int] = []
+        rows: list[list[Any]] = []
         fault = self.fault_now(external)
         for index in range(count):
             digest = hashlib.sha256(seed + index.to_bytes(4, "big")).digest()
-            row = [
+            row: list[Any] = [
                 [
                     3 + int.from_bytes(digest[2 * k : 2 * k + 2], "big") % (VOCABULARY - 3),
                     -0.25 * (k + 1) - digest[k] / 512,
@@ -251,7 +247,7 @@ class ScriptedServer:
         usage: dict[str, Any],
         nan: bool,
     ) -> bytes:
-        chunks = []
+        chunks: list[dict[str, Any]] = []
         for index, token in enumerate(tokens):
             part = text if index == 0 and text == self.others_nonce else f" {token}"
             finish = "length" if index == len(tokens) - 1 else None
@@ -360,7 +356,7 @@ class ScriptedServer:
                 await writer.drain()
                 if status == 0:
                     break
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass
         finally:
             writer.close()

@@ -52,11 +52,13 @@ def guarded(command: Callable[P, ExitCode]) -> Callable[P, None]:
             code = ExitCode.REMOTE if isinstance(error, RemoteError) else ExitCode.USAGE
         except KeyboardInterrupt:
             code = ExitCode.INTERRUPTED
+        except (typer.Exit, SystemExit):
+            raise
         except BrokenPipeError:
             # The reader of our output went away (`| head`): nothing is left to be said, and it is no verdict.
             sys.stderr.close()
             code = ExitCode.BUG
-        except Exception:  # noqa: BLE001 - the one place where bugs are told from verdicts
+        except BaseException:  # noqa: BLE001 - the one place where bugs are told from verdicts
             traceback.print_exc()
             _say("this is a bug in kvgate, not a verdict; please report it with the lines above")
             code = ExitCode.BUG

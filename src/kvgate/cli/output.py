@@ -28,10 +28,18 @@ class ListFormat(str, Enum):
     JSON = "json"
 
 
+class _Console(Console):
+    """A console that does not turn a closed pipe into exit 1, which would read as FAIL."""
+
+    def on_broken_pipe(self) -> None:
+        """Let the error through; the command's guard knows what to do with it."""
+        raise BrokenPipeError
+
+
 def out() -> Console:
     """Standard output; wide where nobody's terminal sets a width, so that CI logs are not folded."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+    console = _Console(highlight=False)
+    return console if console.is_terminal else _Console(highlight=False, width=PLAIN_WIDTH)
 
 
 def emit(report: Report, form: Format) -> None:
@@ -48,7 +56,7 @@ class ProgressWatcher:
     """Tells the user how far a run is: one live line on a terminal, plain lines elsewhere, nothing if quiet."""
 
     def __init__(self, quiet: bool) -> None:
-        self._console = Console(stderr=True, highlight=False, quiet=quiet)
+        self._console = _Console(stderr=True, highlight=False, quiet=quiet)
         self._live: Status | None = None
         self._where = ""
 
@@ -73,14 +81,14 @@ class ProgressWatcher:
         if self._live is not None:
             self._live.update(f"{self._where}: {arm}{again}")
         elif attempt:
-            self._console.print(f"  {group_id}: {arm}{again}", markup=False)
+            self._console.print(f"  {group_id}: {arm}{again}", markup=False, soft_wrap=True)
 
     def said(self, text: str) -> None:
         """Something worth a line happened."""
-        self._console.print(text, markup=False)
+        self._console.print(text, markup=False, soft_wrap=True)
 
     def _show(self, text: str) -> None:
         if self._live is not None:
             self._live.update(text)
         else:
-            self._console.print(text, markup=False)
+            self._console.print(text, markup=False, soft_wrap=True)

@@ -29,7 +29,8 @@ def show_plan(path: Path, form: ListFormat) -> ExitCode:
         sys.stdout.write(_PLAN.dump_json(plan, indent=1).decode() + "\n")
         return ExitCode.PASS
     console = out()
-    console.print(f"{plan.deployment.name}: {len(plan.groups)} groups, forcing {plan.forcing.value}, not sent yet")
+    head = f"{plan.deployment.name}: {len(plan.groups)} groups, forcing {plan.forcing.value}, not sent yet"
+    console.print(head, markup=False)
     table = Table("group", "tokens", "aligned", "expected hit", "arms", "computes", title_justify="left")
     for group in plan.groups:
         table.add_row(*map(escape, _row(group)))
@@ -116,7 +117,8 @@ def _findings(plan: Plan, explored: Explored, lacking: list[Problem]) -> dict[st
 def _print_doctor(plan: Plan, explored: Explored, lacking: list[Problem]) -> None:
     console, geometry = out(), plan.geometry
     version = explored.facts.version or "unknown"
-    console.print(f"{plan.deployment.name}: {plan.deployment.engine} {version}, model {plan.deployment.model}")
+    head = f"{plan.deployment.name}: {plan.deployment.engine} {version}, model {plan.deployment.model}"
+    console.print(head, markup=False)
     where = dict(geometry.sources)
     for name in ("block_size", "granule", "chunk", "max_model_len", "retention_interval"):
         console.print(f"  {name:20} {getattr(geometry, name):>8}   from {where.get(name, 'default')}", markup=False)

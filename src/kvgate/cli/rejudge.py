@@ -55,5 +55,5 @@ def _check(stored: Path, ruling: RunVerdict) -> ExitCode:
         raise RecordError(f"{stored}: no stored verdict to compare with; judge without --check first") from None
     if kept != verdict_bytes(ruling):
         raise RecordError(f"{stored}: the stored verdict is not what manifest and history give; one was changed")
-    out().print(f"{stored}: reproduced byte for byte: {ruling.verdict.value}")
+    out().print(f"{stored}: reproduced byte for byte: {ruling.verdict.value}", markup=False)
     return exit_code(ruling)

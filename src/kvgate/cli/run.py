@@ -22,6 +22,7 @@ from kvgate.domain.plan import Plan
 from kvgate.domain.policy import PolicyName
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.engines.hooks import ProcessHooks
+from kvgate.errors import ConfigError
 from kvgate.gate.session import Outside, Session, Settings
 from kvgate.report.document import make_report
 from kvgate.report.junit import report_junit
@@ -35,9 +36,9 @@ def run_gate(path: Path, policy: PolicyName | None, form: Format, junit: Path | 
     """Run the gate and print its report."""
     config = load_config(path)
     if junit is not None and not junit.parent.is_dir():
-        from kvgate.errors import ConfigError
-
         raise ConfigError(f"--junit {junit}: the folder {junit.parent} does not exist; make it first")
+    if junit is not None and junit.is_dir():
+        raise ConfigError(f"--junit {junit}: is a folder; give the name of a file")
     with ProgressWatcher(quiet) as watcher:
         run_path, session, interrupted = anyio.run(_carry_out, config, path, policy, watcher)
     manifest = read_manifest(run_path)
@@ -88,7 +89,8 @@ def _session(
         hook_s=config.hooks.timeout_s,
         evidence_s=config.limits.evidence_s,
     )
-    outside = Outside(connection.engines(), ProcessHooks(), directory, RealClock(), watcher)
+    hidden = (config.deployment.auth.bearer_env,) if config.deployment.auth is not None else ()
+    outside = Outside(connection.engines(), ProcessHooks(hidden), directory, RealClock(), watcher)
     return Session(plan, run_id, explored.prompts, outside, settings)
 
 
@@ -104,10 +106,16 @@ async def _until_done_or_interrupted(session: Session) -> bool:
                 scope.cancel()
                 return
 
+    failure: BaseException | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch, tasks.cancel_scope)
-        await session.run()
+        try:
+            await session.run()
+        except Exception as error:  # noqa: BLE001 - carried out of the task group unwrapped, then raised
+            failure = error
         tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
     if interrupted:
         session.stop(Problem(Reason.INTERRUPTED, "stopped by the user"))
     return interrupted

@@ -23,7 +23,7 @@ from kvgate.engines.dialects import DIALECTS, Dialect
 from kvgate.engines.discovery import EndpointDiscovery, ServerFacts
 from kvgate.engines.engine import HttpEngine, RequestSettings, make_client
 from kvgate.engines.wire import Timeouts
-from kvgate.errors import ConfigError
+from kvgate.errors import ConfigError, KvgateError
 
 TOKENIZE_AT_ONCE = 8
 DRAFTING = frozenset({"eagle", "eagle3", "mtp", "deepseek_mtp", "dflash", "dspark"})
@@ -96,6 +96,7 @@ async def connect(config: Config, run_id: str) -> AsyncIterator[Connection]:
         ignore_eos=timing.ignore_eos,
         run_id=run_id,
         timeouts=Timeouts(timing.connect_s, timing.first_token_s, timing.first_token_s_per_1k, timing.inactivity_s),
+        secret=bearer,
     )
     links: list[Link] = []
     try:
@@ -104,6 +105,8 @@ async def connect(config: Config, run_id: str) -> AsyncIterator[Connection]:
             engine = HttpEngine(endpoint.name, client, dialect, settings)
             links.append(Link(endpoint, client, engine, EndpointDiscovery(endpoint, client, engine, dialect)))
         yield Connection(config, deployment, dialect, tuple(links))
+    except KvgateError as error:
+        raise type(error)(settings.hide(str(error))) from None
     finally:
         for link in links:
             await link.client.aclose()
@@ -118,6 +121,11 @@ def _bearer(config: Config) -> str | None:
         raise ConfigError(
             f"deployment.auth.bearer_env: the environment variable {auth.bearer_env} is not set; export it, or take "
             "auth out of the configuration"
+        )
+    if not (value.isascii() and value.isprintable()) or " " in value:
+        raise ConfigError(
+            f"deployment.auth.bearer_env: the value of {auth.bearer_env} holds a space, a line break or another "
+            "character that no API key has; export it without (its value is not shown)"
         )
     return value
 

@@ -49,6 +49,8 @@ def _parse(path: Path, text: str) -> tuple[Any, _Lines]:
         if node is not None:
             _walk(path, node, (), lines)
         return yaml.safe_load(text), lines
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not usable YAML: {' '.join(str(error).split())}") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
@@ -65,6 +67,8 @@ def _walk(path: Path, node: yaml.Node, place: tuple[str | int, ...], lines: _Lin
         seen: dict[Hashable, int] = {}
         for key, value in node.value:
             name, line = key.value, key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise ConfigError(f"{path}:{line}: a key is a list or mapping; keys are plain words")
             if name in seen:
                 dotted = ".".join(map(str, (*place, name)))
                 raise ConfigError(f"{path}:{line}: {dotted} is given twice (first on line {seen[name]}); keep one")
@@ -92,6 +96,9 @@ def _complaint(path: Path, lines: _Lines, error: ErrorDetails) -> str:
         return f"{path}:{line}: {'.'.join(map(str, loc))}: is missing; it takes {_expects(loc)}"
     message = error["msg"].removeprefix("Value error, ")
     value = json.dumps(error["input"], default=str, ensure_ascii=False)
+    if loc[:2] == ("deployment", "auth") or "@" in value:
+        # Somebody pasted a key where the name of a variable belongs, or a password into a URL.
+        value = "the value (not shown)"
     shown = value if len(value) <= LONGEST_VALUE else value[: LONGEST_VALUE - 3] + "..."
     return f"{where}: {shown} cannot be used: {message}; it takes {_expects(loc)}"
 

@@ -1,19 +1,45 @@
 """The configuration file's schema. Unknown keys are refused; every field says what it expects."""
 
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from kvgate.domain.deployment import Role
 from kvgate.domain.plan import Forcing
 from kvgate.domain.policy import Grade, PolicyName
 from kvgate.domain.probe import Arm
 
-Tokens = Annotated[int, Field(ge=1, le=16_777_216)]
+
+def _no_truth_value(value: object) -> object:
+    """YAML's yes and no are no numbers, though Python would take them for 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError("a truth value is no number")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_truth_value)]
+Tokens = Annotated[Whole, Field(ge=1, le=16_777_216)]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Argv = Annotated[list[str], Field(min_length=1)]
-Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")]
+
+
+def _usable_url(url: str) -> str:
+    """A base URL with a host and a real port, and without a password, which would end up in records."""
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise ValueError("a URL must not hold a user or password; name a key's variable in deployment.auth.bearer_env")
+    try:
+        port = parts.port
+    except ValueError:
+        raise ValueError("the port is no number between 1 and 65535") from None
+    if not parts.hostname or port == 0:
+        raise ValueError("the URL names no host, or port 0")
+    return url
+
+
+Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$"), AfterValidator(_usable_url)]
 
 
 class _Section(BaseModel):
@@ -43,11 +69,15 @@ class GeometryConfig(_Section):
     )
     chunk: Tokens | None = Field(None, description="max_num_batched_tokens of the engine, in tokens")
     max_model_len: Tokens | None = Field(None, description="longest prompt plus answer the engine takes, in tokens")
-    retention_interval: int | None = Field(
+    retention_interval: Whole | None = Field(
         None, ge=0, description="VLLM_PREFIX_CACHE_RETENTION_INTERVAL in tokens, 0 if unset"
     )
-    speculation_granules: int | None = Field(
-        None, ge=0, le=8, description="granules a hit loses to speculative decoding (1 with MTP, EAGLE or DSpark)"
+    speculation_granules: Whole | None = Field(
+        None,
+        ge=0,
+        le=8,
+        strict=True,
+        description="granules a hit loses to speculative decoding (1 with MTP, EAGLE or DSpark)",
     )
 
 
@@ -88,14 +118,14 @@ class FamilyConfig(_Section):
 class GateConfig(_Section):
     """What is sent."""
 
-    tiers: Annotated[list[Annotated[int, Field(ge=16, le=16_777_216)]], Field(min_length=1)] = Field(
+    tiers: Annotated[list[Annotated[Whole, Field(ge=16, le=16_777_216)]], Field(min_length=1)] = Field(
         [4096, 8192, 16384, 32768, 65536, 131072],
         description="prompt lengths in tokens (16 or more), for instance [4096, 16384, 65536]",
     )
     lengths: Literal["aligned", "exact"] = Field(
         "aligned", description="aligned (snap each tier to an aligned length) or exact (use the numbers as they are)"
     )
-    groups_per_tier: Annotated[int, Field(ge=1, le=1000)] = Field(3, description="groups per tier, 1 to 1000")
+    groups_per_tier: Annotated[Whole, Field(ge=1, le=1000)] = Field(3, description="groups per tier, 1 to 1000")
     boundaries: bool = Field(True, description="true or false: also send lengths around block, granule and chunk edges")
     short_control: bool = Field(True, description="true or false: send one group below the hit floor as a control")
     arms: Annotated[list[Arm], Field(min_length=2)] = Field(
@@ -109,7 +139,7 @@ class GateConfig(_Section):
     forcing: Literal["auto"] | Forcing = Field(
         "auto", description="auto, reset_local (drop the local cache) or other_instance (a second reader)"
     )
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
+    seed: Annotated[Whole, Field(ge=0, lt=2**63)] | None = Field(
         None, description="seed of prompts and nonces, a whole number; leave out for a new one each run"
     )
 
@@ -160,8 +190,8 @@ class PolicyConfig(_Section):
 class RequestsConfig(_Section):
     """How requests are sent; times in seconds."""
 
-    max_tokens: Annotated[int, Field(ge=8, le=4096)] = Field(32, description="output tokens, 8 or more")
-    logprobs: Annotated[int, Field(ge=1, le=20)] = Field(5, description="top-k logprobs to ask for, 1 to 20")
+    max_tokens: Annotated[Whole, Field(ge=8, le=4096)] = Field(32, description="output tokens, 8 or more")
+    logprobs: Annotated[Whole, Field(ge=1, le=20)] = Field(5, description="top-k logprobs to ask for, 1 to 20")
     stream: bool = Field(True, description="true to stream answers")
     ignore_eos: bool = Field(True, description="true to go on past the end-of-text token")
     connect_s: Annotated[float, Field(gt=0, le=600)] = Field(10.0, description="seconds to wait for a connection")
@@ -188,8 +218,8 @@ class LimitsConfig(_Section):
     evidence_s: Annotated[float, Field(gt=0, le=600)] = Field(
         5.0, description="seconds to wait until the counters account for a request"
     )
-    external_attempts: Annotated[int, Field(ge=1, le=20)] = Field(4, description="attempts at one external arm")
-    hopeless_groups: Annotated[int, Field(ge=1, le=1000)] = Field(
+    external_attempts: Annotated[Whole, Field(ge=1, le=20)] = Field(4, description="attempts at one external arm")
+    hopeless_groups: Annotated[Whole, Field(ge=1, le=1000)] = Field(
         2, description="groups that fail to show the path before the run gives up"
     )
 
@@ -197,11 +227,11 @@ class LimitsConfig(_Section):
 class BudgetConfig(_Section):
     """What bounds the whole run."""
 
-    computed_tokens: Annotated[int, Field(ge=1)] = Field(
+    computed_tokens: Annotated[Whole, Field(ge=1)] = Field(
         2_500_000, description="prompt tokens the engine may be made to compute"
     )
     minutes: Annotated[float, Field(gt=0, le=100_000)] = Field(120.0, description="minutes the run may take")
-    replacements: Annotated[int, Field(ge=0, le=1000)] = Field(3, description="groups that may replace void ones")
+    replacements: Annotated[Whole, Field(ge=0, le=1000)] = Field(3, description="groups that may replace void ones")
 
 
 class HooksConfig(_Section):

@@ -75,6 +75,8 @@ def difference(before: Counters, after: Counters) -> CounterDelta:
         if moved < 0:
             fell.append(f"{counter.value} of engine {engine} fell from {value - moved:g} to {value:g}")
         by_engine.setdefault(engine, {})[counter] = moved
+    for engine, counter in earlier.keys() - later.keys():
+        fell.append(f"{counter.value} of engine {engine} vanished")
     if before.started is not None and after.started is not None and after.started > before.started + 1.0:
         fell.append("the server process was started anew")
     return CounterDelta(by_engine, tuple(fell))

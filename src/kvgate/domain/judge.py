@@ -114,7 +114,7 @@ def _judge_pair(plan: Plan, view: GroupView, index: int, everyone: tuple[GroupVi
         drift_problem=_drift_problem(comparison),
         control_exact=seen.control.exact if seen.control is not None else None,
         envelope=seen.envelope.nat,
-        attribution=path_named(pair, step.endpoint) if failed and step is not None else None,
+        attribution=path_named(pair, step.endpoint, ruling.problem) if failed and step is not None else None,
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from kvgate.domain.divergence import Comparison, compare
 from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, LOCAL_REPEAT, Control, envelope_for
-from kvgate.domain.observation import Observation
+from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import PairKind, PairPlan, Plan
 from kvgate.domain.probe import Arm
 from kvgate.domain.reasons import Problem, Reason
@@ -114,6 +114,11 @@ def _broken_off(group: GroupView) -> Problem | None:
     for standing in group.standings.values():
         if standing.void is not None:
             return standing.void
+        observation = standing.observation
+        if observation is not None and not observation.ok:
+            refused = observation.outcome is Outcome.REFUSED
+            reason = Reason.PROBE_REFUSED if refused else Reason.OBSERVATION_MISSING
+            return Problem(reason, f"{standing.arm.value}: {observation.detail}")
         if standing.unproven is not None and standing.unproven.reason is Reason.NOT_COLD:
             return standing.unproven
     return None

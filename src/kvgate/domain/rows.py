@@ -311,8 +311,11 @@ def _told(result: Comparison) -> str:
     return drift if result.divergence is None else f"{_where(result.divergence)}, {drift}"
 
 
-def path_named(plan: PairPlan, endpoint: str) -> str:
+def path_named(plan: PairPlan, endpoint: str, problem: Problem | None) -> str:
     """Which path a FAIL of this pair speaks against (attribution, design §3.6)."""
+    path = plan.subject.path.value
+    if problem is not None and problem.reason is Reason.SUBJECT_REFUSED:
+        return f"{path} path: {endpoint} refuses what it answers when it computes the prompt"
     if plan.kind is PairKind.EXTERNAL_VS_LOCAL:
         return f"external path: KV loaded into {endpoint} differs from KV it computed"
     if plan.kind is PairKind.EXTERNAL_VS_COLD:

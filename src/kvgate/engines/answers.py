@@ -21,10 +21,12 @@ class ServerError(Exception):
 
 def error_text(body: object) -> str | None:
     """The message of an error object: nested, flat, a list of complaints, or a bare string; None if it is none."""
+    if isinstance(body, str):
+        return clip(body)
     if not isinstance(body, Mapping):
         return None
     error = body.get("error", body.get("detail"))
-    if error is None and body.get("object") == "error":
+    if error is None and "choices" not in body and "usage" not in body:
         error = body.get("message")
     if error is None:
         return None
@@ -35,9 +37,17 @@ def error_text(body: object) -> str | None:
     return clip(str(error))
 
 
+def clean(text: str) -> str:
+    """Text that can be written and shown: half characters become replacement marks.
+
+    Gateways that cut strings by UTF-16 units send lone surrogates, which no file can hold.
+    """
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def clip(text: str) -> str:
-    """One line of bounded length."""
-    line = " ".join(text.split())
+    """One line of bounded length, without control characters (a server's words must not steer a terminal)."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in clean(text)).split())
     return line if len(line) <= LONGEST_DETAIL else line[: LONGEST_DETAIL - 3] + "..."
 
 
@@ -59,6 +69,14 @@ class AnswerBuilder:
 
     def take(self, chunk: Mapping[str, Any]) -> bool:
         """Take one object in; True if it carried output. Raises ServerError or AnswerError."""
+        try:
+            return self._take(chunk)
+        except (AnswerError, ServerError):
+            raise
+        except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as error:
+            raise AnswerError(f"a field has a shape kvgate does not know ({type(error).__name__}: {error})") from None
+
+    def _take(self, chunk: Mapping[str, Any]) -> bool:
         message = error_text(chunk)
         if message is not None:
             raise ServerError(message)
@@ -119,7 +137,7 @@ class AnswerBuilder:
             logprobs=tuple(self.logprobs) if self.logprobs is not None else None,
             top_ids=tuple(self.top_ids) if self.top_ids is not None else None,
             top_logprobs=tuple(self.top_logprobs) if self.top_logprobs is not None else None,
-            text="".join(self.text),
+            text=clean("".join(self.text)),
             finish_reason=self.finish_reason,
             usage=self.usage,
             prompt_echoed=self.echoed,

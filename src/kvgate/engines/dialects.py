@@ -19,7 +19,7 @@ class Dialect:
     """One engine's HTTP surface.
 
     ``by_source_grade`` is what its per-source prompt-token counters are worth (design §3.4).
-    ``fixed_fields`` are sent with every request.
+    ``fixed_fields`` are sent with every request; ``id_fields`` are the ways to ask for token IDs, best first.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Dialect:
     started_sample: str
     by_source_grade: Grade
     fixed_fields: tuple[tuple[str, object], ...]
+    id_fields: tuple[str, ...]
     counters: tuple[tuple[Counter, CounterName], ...] = field(repr=False)
     config_sample: str = "vllm:cache_config_info"
 
@@ -76,8 +77,6 @@ _VLLM_FIELDS: tuple[tuple[str, object], ...] = (
     ("top_k", -1),
     ("seed", 42),
     ("n", 1),
-    ("return_token_ids", True),
-    ("return_tokens_as_token_ids", True),
 )
 
 _VLLM = Dialect(
@@ -94,6 +93,7 @@ _VLLM = Dialect(
     started_sample="process_start_time_seconds",
     by_source_grade=Grade.ARRIVED,
     fixed_fields=_VLLM_FIELDS,
+    id_fields=("return_token_ids", "return_tokens_as_token_ids"),
     counters=_VLLM_COUNTERS,
 )
 

@@ -10,14 +10,14 @@ import numpy as np
 
 from kvgate.domain.counters import Counter, Counters
 from kvgate.domain.deployment import Capabilities, Endpoint
-from kvgate.domain.observation import Outcome
+from kvgate.domain.observation import Observation
 from kvgate.domain.probe import Arm, Probe
 from kvgate.domain.prompt import Ids
 from kvgate.engines.answers import clip, error_text
 from kvgate.engines.dialects import Dialect
 from kvgate.engines.engine import HttpEngine
 from kvgate.engines.metrics import UnreadablePageError, parse_counters, parse_info
-from kvgate.engines.wire import encode_prompt, meaning, request_body
+from kvgate.engines.wire import ANY_HTTPX, encode_prompt, meaning, request_body
 from kvgate.errors import RemoteError
 
 ASK_S = 30.0
@@ -54,11 +54,14 @@ class EndpointDiscovery:
     async def facts(self) -> ServerFacts:
         """GET requests only: models, version, configuration metrics, and server_info where it exists."""
         listing = await self._json("GET", self._dialect.models_path)
-        served = [each for each in listing.get("data", []) if isinstance(each, Mapping)]
+        data = listing.get("data")
+        if not isinstance(data, list):
+            raise RemoteError(f"{self._where(self._dialect.models_path)}: the reply has no list of models in 'data'")
+        served = [each for each in data if isinstance(each, Mapping)]
         found: dict[str, tuple[Any, str]] = {}
         for model in served:
-            if model.get("max_model_len") is not None:
-                found["max_model_len"] = (model["max_model_len"], self._dialect.models_path)
+            if model.get("id") == self._engine.model and model.get("max_model_len") is not None:
+                found["max_model_len"] = (self._whole(model["max_model_len"]), self._dialect.models_path)
         found |= _from_metrics(await self._page(self._dialect.metrics_path), self._dialect)
         found |= _from_server_info(await self._page(self._dialect.server_info_path))
         version = await self._page(self._dialect.version_path)
@@ -71,18 +74,12 @@ class EndpointDiscovery:
 
     async def capabilities(self, ids: tuple[int, ...]) -> Capabilities:
         """One short request with token IDs ``ids``, then the counters. Does not touch any cache."""
-        probe = Probe("capabilities", "", Arm.WARMUP, 0, self._endpoint.name, None, len(ids), 8, "")
-        observation = await self._engine.complete(probe, encode_prompt(_array(ids)))
-        if observation.outcome is Outcome.REFUSED or not observation.ok:
-            raise RemoteError(
-                f"{self._endpoint.name} ({self._endpoint.url}): a short completion failed: {observation.detail}; "
-                "make it answer /v1/completions with a token-ID prompt before gating it"
-            )
+        observation, without = await self._first_answer(ids)
         page = await self._page(self._dialect.metrics_path)
         counters, counter_detail = _counters(page, self._dialect)
         counted = {reading.counter for reading in counters.readings} if counters is not None else set()
         usage = observation.usage
-        details = [each for each in (observation.id_problem(), observation.logprob_problem(), counter_detail) if each]
+        told = (without, observation.id_problem(), observation.logprob_problem(), counter_detail)
         return Capabilities(
             endpoint=self._endpoint.name,
             token_ids=observation.token_ids is not None,
@@ -93,7 +90,26 @@ class EndpointDiscovery:
             tokens_by_source={Counter.COMPUTED, Counter.LOCAL, Counter.EXTERNAL} <= counted,
             cached_tokens=usage is not None and usage.cached_tokens is not None,
             version=_version(await self._page(self._dialect.version_path)),
-            details=tuple(details),
+            details=tuple(each for each in told if each),
+        )
+
+    async def _first_answer(self, ids: tuple[int, ...]) -> tuple[Observation, str]:
+        """A short answer, asked for token IDs by every field the server takes; and which fields it did not take.
+
+        Some servers answer unknown fields with 400; then the weaker ways are tried, and the report says so.
+        """
+        probe = Probe("capabilities", "", Arm.WARMUP, 0, self._endpoint.name, None, len(ids), 8, "")
+        ways = self._dialect.id_fields
+        for skipped in range(len(ways) + 1):
+            self._engine.ask_ids_by(ways[skipped:])
+            observation = await self._engine.complete(probe, encode_prompt(_array(ids)))
+            if observation.ok:
+                return observation, f"refused: {', '.join(ways[:skipped])}" if skipped else ""
+            if observation.status not in (400, 422):
+                break
+        raise RemoteError(
+            f"{self._endpoint.name} ({self._endpoint.url}): a short completion failed: {observation.detail}; "
+            "make it answer /v1/completions with a token-ID prompt before gating it"
         )
 
     async def tokenize(self, model: str, text: str, special: bool) -> tuple[int, ...]:
@@ -103,6 +119,8 @@ class EndpointDiscovery:
         tokens = reply.get("tokens")
         if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
             raise RemoteError(f"{self._where(self._dialect.tokenize_path)}: the reply has no list of tokens")
+        if text and not tokens:
+            raise RemoteError(f"{self._where(self._dialect.tokenize_path)}: {text[:20]!r} is tokenised to nothing")
         return tuple(tokens)
 
     async def _knows_salts(self, ids: tuple[int, ...]) -> bool:
@@ -116,7 +134,7 @@ class EndpointDiscovery:
                 headers={"Content-Type": "application/json"},
                 timeout=ASK_S,
             )
-        except httpx.HTTPError:
+        except ANY_HTTPX:
             return False
         return response.status_code == 400
 
@@ -124,7 +142,7 @@ class EndpointDiscovery:
         """The text at ``path``, or None if the server has no such page."""
         try:
             response = await self._client.get(path, timeout=ASK_S)
-        except httpx.HTTPError:
+        except ANY_HTTPX:
             return None
         return response.text if response.is_success else None
 
@@ -132,7 +150,7 @@ class EndpointDiscovery:
         where = self._where(path)
         try:
             response = await self._client.request(method, path, json=body, timeout=ASK_S)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except ANY_HTTPX as error:
             raise RemoteError(f"{where}: {meaning(error)}; check the url and that the server runs") from None
         if response.status_code in (401, 403):
             raise RemoteError(
@@ -151,6 +169,11 @@ class EndpointDiscovery:
             ) from None
         if not isinstance(value, dict):
             raise RemoteError(f"{where}: the answer is JSON but no object: {clip(response.text)[:60]!r}")
+        return value
+
+    def _whole(self, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise RemoteError(f"{self._where(self._dialect.models_path)}: max_model_len is {value!r}, no length")
         return value
 
     def _where(self, path: str) -> str:
@@ -216,7 +239,9 @@ def _from_server_info(page: str | None) -> dict[str, tuple[Any, str]]:
     config = value.get("vllm_config") if isinstance(value, dict) else None
     if not isinstance(config, dict):
         return {}
-    scheduler = config.get("scheduler_config") or {}
+    scheduler = config.get("scheduler_config")
+    if not isinstance(scheduler, dict):
+        scheduler = {}
     sizes = [scheduler.get("max_num_batched_tokens"), scheduler.get("long_prefill_token_threshold")]
     real = [size for size in sizes if isinstance(size, int) and size > 0]
     found: dict[str, tuple[Any, str]] = {}

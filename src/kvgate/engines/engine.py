@@ -1,6 +1,6 @@
 """One endpoint of an OpenAI-compatible engine, as the gate's Engine port."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import httpx
 
@@ -11,7 +11,7 @@ from kvgate.domain.prompt import Ids
 from kvgate.engines.answers import clip
 from kvgate.engines.dialects import Dialect
 from kvgate.engines.metrics import UnreadablePageError, parse_counters
-from kvgate.engines.wire import EncodedPrompt, Timeouts, Wire, encode_prompt, meaning, request_body
+from kvgate.engines.wire import ANY_HTTPX, EncodedPrompt, Timeouts, Wire, encode_prompt, meaning, request_body
 from kvgate.ports import Body, CounterReading, DropReply
 
 SIDE_CALL_S = 30.0
@@ -27,6 +27,11 @@ class RequestSettings:
     ignore_eos: bool
     run_id: str
     timeouts: Timeouts
+    secret: str | None = field(default=None, repr=False)
+
+    def hide(self, text: str) -> str:
+        """``text`` without the API key: some gateways quote the whole request, headers and all."""
+        return text.replace(self.secret, "***") if self.secret else text
 
 
 def make_client(url: str, bearer: str | None, connect_s: float) -> httpx.AsyncClient:
@@ -45,6 +50,7 @@ class HttpEngine:
         self._dialect = dialect
         self._settings = settings
         self._wire = Wire(client, dialect.completions_path, settings.timeouts)
+        self._id_fields = dialect.id_fields
 
     @property
     def name(self) -> str:
@@ -55,6 +61,10 @@ class HttpEngine:
     def model(self) -> str:
         """The model name sent with every request."""
         return self._settings.model
+
+    def ask_ids_by(self, fields: tuple[str, ...]) -> None:
+        """Which of the dialect's fields to ask token IDs by; settled once, by the capability probe."""
+        self._id_fields = fields
 
     def encode(self, ids: Ids) -> Body:
         """Encode a prompt; done once per group."""
@@ -68,6 +78,7 @@ class HttpEngine:
         fields: dict[str, object] = {
             "model": settings.model,
             **dict(self._dialect.fixed_fields),
+            **dict.fromkeys(self._id_fields, True),
             "max_tokens": probe.max_tokens,
             "logprobs": settings.logprobs,
             "ignore_eos": settings.ignore_eos,
@@ -78,26 +89,29 @@ class HttpEngine:
         if probe.salt is not None:
             fields["cache_salt"] = probe.salt
         request_id = f"kvgate-{settings.run_id}-{probe.id}"
-        return await self._wire.complete(request_body(fields, body), body, request_id, settings.stream)
+        seen = await self._wire.complete(request_body(fields, body), body, request_id, settings.stream)
+        return replace(seen, detail=settings.hide(seen.detail), text=settings.hide(seen.text))
 
     async def drop_local(self) -> DropReply:
         """POST the dialect's reset of the local cache. A mere 200 is not success: the body has to say so."""
         try:
             # Some routers refuse a reset without a JSON body.
             response = await self._client.post(self._dialect.reset_path, json={}, timeout=SIDE_CALL_S)
-        except httpx.HTTPError as error:
+        except ANY_HTTPX as error:
             return DropReply(DropOutcome.UNAVAILABLE, meaning(error))
         if response.status_code in (404, 405, 501):
             return DropReply(DropOutcome.UNAVAILABLE, f"POST {self._dialect.reset_path}: HTTP {response.status_code}")
         if not response.is_success:
-            return DropReply(DropOutcome.REFUSED, f"HTTP {response.status_code}: {clip(response.text)}")
+            return DropReply(
+                DropOutcome.REFUSED, self._settings.hide(f"HTTP {response.status_code}: {clip(response.text)}")
+            )
         return _drop_reply(response)
 
     async def read_counters(self) -> CounterReading:
         """Read the metrics page once."""
         try:
             response = await self._client.get(self._dialect.metrics_path, timeout=SIDE_CALL_S)
-        except httpx.HTTPError as error:
+        except ANY_HTTPX as error:
             return CounterReading(None, meaning(error))
         if not response.is_success:
             return CounterReading(None, f"GET {self._dialect.metrics_path}: HTTP {response.status_code}")
@@ -110,7 +124,7 @@ class HttpEngine:
         """Whether the endpoint answers at all, with whatever status."""
         try:
             await self._client.get(self._dialect.health_path, timeout=SIDE_CALL_S)
-        except httpx.HTTPError:
+        except ANY_HTTPX:
             return False
         return True
 

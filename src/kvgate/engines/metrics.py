@@ -1,5 +1,6 @@
 """Reading an engine's Prometheus page into kvgate's counters."""
 
+import math
 from collections.abc import Iterable, Iterator
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -57,7 +58,7 @@ def _read(counter: Counter, where: CounterName, by_name: dict[str, list[Sample]]
     for name in where.samples:
         totals: dict[str, float] = {}
         for sample in by_name.get(name, ()):
-            if all(sample.labels.get(label) == value for label, value in where.labels):
+            if math.isfinite(sample.value) and all(sample.labels.get(label) == value for label, value in where.labels):
                 engine = sample.labels.get(engine_label, "0")
                 totals[engine] = totals.get(engine, 0.0) + sample.value
         if totals:

@@ -10,8 +10,9 @@ any other status outside 2xx         REFUSED  a definite error, quoted
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 import anyio
 import httpx
@@ -19,7 +20,7 @@ from httpx_sse import EventSource
 
 from kvgate.domain.observation import Observation, Outcome, Timing
 from kvgate.domain.prompt import Ids
-from kvgate.engines.answers import AnswerBuilder, AnswerError, ServerError, clip, error_text
+from kvgate.engines.answers import AnswerBuilder, AnswerError, ServerError, clean, clip, error_text
 
 OVERLOADED = frozenset({408, 429, 502, 503, 504})
 
@@ -44,6 +45,8 @@ MEANINGS: tuple[tuple[type[Exception], str], ...] = (
     (httpx.CookieConflict, "the server sent contradicting cookies"),
     (httpx.HTTPError, "the exchange failed"),
 )
+# httpx raises some things that are no HTTPError; whoever calls it must catch these.
+ANY_HTTPX = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, httpx.CookieConflict)
 BROKEN = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 
 
@@ -126,7 +129,7 @@ class Wire:
             if exchange.status is None:
                 return _BrokenEarly(meaning(error), exchange.timing())
             return exchange.lost(meaning(error))
-        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, httpx.CookieConflict) as error:
+        except ANY_HTTPX as error:
             return exchange.lost(meaning(error))
 
 
@@ -138,6 +141,21 @@ class _BrokenEarly:
 
 def _marked(observation: Observation, mark: str) -> Observation:
     return replace(observation, marks=(*observation.marks, mark))
+
+
+class _Watched:
+    """What EventSource reads of a response, telling of every piece of text that comes, and letting media types be
+    written in capitals, as HTTP allows."""
+
+    def __init__(self, response: httpx.Response, alive: Callable[[], None]) -> None:
+        self._response = response
+        self._alive = alive
+        self.headers = {"content-type": response.headers.get("content-type", "").lower()}
+
+    async def aiter_text(self) -> AsyncIterator[str]:
+        async for text in self._response.aiter_text():
+            self._alive()
+            yield text
 
 
 class _Exchange:
@@ -162,14 +180,18 @@ class _Exchange:
 
     def lost(self, detail: str) -> Observation:
         return Observation(
-            Outcome.LOST, detail=detail, status=self.status, text="".join(self._answer.text), timing=self.timing()
+            Outcome.LOST,
+            detail=clean(detail),
+            status=self.status,
+            text=clean("".join(self._answer.text)),
+            timing=self.timing(),
         )
 
     def timed_out(self) -> Observation:
         if self._first is None:
             limit = self._timeouts.until_first_token(self._length)
-            return self.lost(f"no first token within {limit:.0f} s")
-        return self.lost(f"nothing more came for {self._timeouts.inactivity:.0f} s")
+            return self.lost(f"no first token within {limit:g} s")
+        return self.lost(f"nothing more came for {self._timeouts.inactivity:g} s")
 
     async def read(self, response: httpx.Response) -> Observation:
         self.status = response.status_code
@@ -177,7 +199,7 @@ class _Exchange:
             await response.aread()
             return self._refusal(response)
         try:
-            if self._stream and "text/event-stream" in response.headers.get("content-type", ""):
+            if self._stream and "text/event-stream" in response.headers.get("content-type", "").lower():
                 await self._read_stream(response)
             else:
                 await response.aread()
@@ -191,17 +213,22 @@ class _Exchange:
 
     async def _read_stream(self, response: httpx.Response) -> None:
         done = False
-        async for event in EventSource(response).aiter_sse():
-            now = anyio.current_time()
-            if event.data == "[DONE]":
-                done = True
-                continue
-            if event.data and self._answer.take(_json_object(event.data)) and self._first is None:
-                self._first = now - self._begun
-            if self._scope is not None and self._first is not None:
-                self._scope.deadline = now + self._timeouts.inactivity
+        async for event in EventSource(cast("httpx.Response", _Watched(response, self._alive))).aiter_sse():
+            done = done or event.data == "[DONE]"
+            if event.data and event.data != "[DONE]":
+                self._take_event(event.data)
         if not done:
             self._answer.marks.append("no-done-marker")
+
+    def _alive(self) -> None:
+        """Any byte is a sign of life, also a comment that only keeps the connection open."""
+        if self._scope is not None and self._first is not None:
+            self._scope.deadline = anyio.current_time() + self._timeouts.inactivity
+
+    def _take_event(self, data: str) -> None:
+        if self._answer.take(_json_object(data)) and self._first is None:
+            self._first = anyio.current_time() - self._begun
+            self._alive()
 
     def _refusal(self, response: httpx.Response) -> Observation:
         try:
@@ -217,9 +244,9 @@ class _Exchange:
     def _definite(self, detail: str) -> Observation:
         return Observation(
             Outcome.REFUSED,
-            detail=detail,
+            detail=clean(detail),
             status=self.status,
-            text="".join(self._answer.text),
+            text=clean("".join(self._answer.text)),
             timing=self.timing(),
         )
 
@@ -229,6 +256,8 @@ def _json_object(text: str) -> dict[str, object]:
         value = json.loads(text)
     except ValueError:
         raise AnswerError(f"not JSON but {clip(text)[:80]!r}") from None
+    if isinstance(value, str):
+        raise ServerError(clip(value))
     if not isinstance(value, dict):
         raise AnswerError(f"not a JSON object but {type(value).__name__}")
     return value

@@ -19,7 +19,7 @@ from kvgate.domain.history import (
     RunStopped,
     Waited,
 )
-from kvgate.domain.observation import Outcome
+from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import GroupPlan, Plan
 from kvgate.domain.planning import PromptSource, replacement_group
 from kvgate.domain.probe import Arm, Probe, probe_id
@@ -165,18 +165,21 @@ class Session:
         probe = self._probe(
             group.id, step.arm, send.attempt, step.endpoint, step.salt, group.length, group.prompt_sha256
         )
-        await self._send(engine, probe, body)
-        after = await self._read(engine, group, send, Moment.AFTER, before, group.length)
+        refused = (await self._send(engine, probe, body)).outcome is Outcome.REFUSED
+        # A refused prompt is never counted: there is nothing to wait for.
+        expected = 0 if refused else group.length
+        after = await self._read(engine, group, send, Moment.AFTER, before, expected)
         self._computed += self._cost(before, after, group.length)
         await self._hook("after_arm", self._settings.after_arm, group, send)
 
-    async def _send(self, engine: Engine, probe: Probe, body: Body) -> None:
+    async def _send(self, engine: Engine, probe: Probe, body: Body) -> Observation:
         self._note(ProbeSent(self._now(), probe))
         observation = await engine.complete(probe, body)
         self._note(ProbeAnswered(self._now(), probe.id, observation))
         if observation.outcome is Outcome.LOST and not await self._still_alive(engine):
             detail = f"{engine.name} stopped answering during {probe.id}: {observation.detail}"
             raise Stop(Problem(Reason.ENDPOINT_LOST, detail))
+        return observation
 
     async def _still_alive(self, engine: Engine) -> bool:
         for number in range(ALIVE_TRIES):

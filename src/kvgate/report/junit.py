@@ -39,6 +39,7 @@ def _pair_case(group: GroupVerdict, pair: PairVerdict) -> TestCase:
 
 
 def _case(name: str, group: str, verdict: Verdict, told: str) -> TestCase:
+    told = "".join(char if char.isprintable() else " " for char in told)  # XML 1.0 forbids control characters
     case = TestCase(name, classname=f"kvgate.{group}")
     outcome = {Verdict.FAIL: Failure, Verdict.INCONCLUSIVE: Error, Verdict.NOT_APPLICABLE: Skipped}.get(verdict)
     if outcome is not None:

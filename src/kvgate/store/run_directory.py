@@ -97,20 +97,29 @@ class RunDirectory:
             ) from None
 
     def append(self, entry: Entry) -> None:
-        """Write one entry; it has left the process when this returns."""
-        self._history.write(_ENTRY.dump_json(entry) + b"\n")
+        """Write one entry; it has left the process when this returns. Raises RecordError if it cannot be written."""
+        try:
+            self._history.write(_ENTRY.dump_json(entry) + b"\n")
+        except OSError as error:
+            raise _unwritable(self.path / HISTORY, error) from None
 
     def keep_prompt(self, group: str, ids: Ids) -> str:
         """Write a group's prompt IDs as a JSON list, to be sent by hand or read by a hook; returns the path."""
         path = self.path / PROMPTS / f"{group}.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(ids.tolist(), separators=(",", ":")), encoding="ascii")
+        try:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(ids.tolist(), separators=(",", ":")), encoding="ascii")
+        except OSError as error:
+            raise _unwritable(path, error) from None
         return str(path)
 
     def close(self) -> None:
         """Close the history, after making sure it is on disk."""
-        os.fsync(self._history.fileno())
-        self._history.close()
+        try:
+            os.fsync(self._history.fileno())
+            self._history.close()
+        except OSError as error:
+            raise _unwritable(self.path / HISTORY, error) from None
 
 
 def verdict_bytes(verdict: RunVerdict) -> bytes:
@@ -119,8 +128,11 @@ def verdict_bytes(verdict: RunVerdict) -> bytes:
 
 
 def write_verdict(path: Path, verdict: RunVerdict) -> None:
-    """Write verdict.json into a run directory."""
-    _write(path / VERDICT, verdict_bytes(verdict))
+    """Write verdict.json into a run directory. Raises RecordError."""
+    try:
+        _write(path / VERDICT, verdict_bytes(verdict))
+    except OSError as error:
+        raise _unwritable(path / VERDICT, error) from None
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -140,8 +152,8 @@ def read_manifest(path: Path) -> Manifest:
         if found is not None and found != FORMAT:
             raise RecordError(f"{file}: the run has format {found!r}, this kvgate reads {FORMAT!r}") from None
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RecordError(f"{file}: not a manifest of this version: {where}: {first['msg']}") from None
+        where = "".join(f"{part}: " for part in [".".join(map(str, first["loc"]))] if part)
+        raise RecordError(f"{file}: not a manifest of this version: {where}{first['msg']}") from None
 
 
 def read_history(path: Path) -> Iterator[Entry]:
@@ -163,6 +175,10 @@ def read_history(path: Path) -> Iterator[Entry]:
                     return
                 first = error.errors(include_url=False)[0]
                 raise RecordError(f"{file}:{number}: not a history entry: {first['msg']}") from None
+
+
+def _unwritable(file: Path, error: OSError) -> RecordError:
+    return RecordError(f"{file}: cannot be written ({error.strerror}); what came before is kept and can be judged")
 
 
 def _format_of(content: bytes) -> str | None:

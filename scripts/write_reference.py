@@ -1,0 +1,49 @@
+"""Write the generated parts of docs/reference from the code."""
+
+import json
+from pathlib import Path
+
+from kvgate.config.load import config_schema
+from kvgate.domain.reasons import REASONS, Reason
+from kvgate.report.document import report_schema
+
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+SECTIONS = (
+    (Reason.LEAK, "FAIL"),
+    (Reason.NOTHING_CHECKED, "INCONCLUSIVE: the path"),
+    (Reason.COUNTERS_UNREADABLE, "INCONCLUSIVE: the evidence"),
+    (Reason.OBSERVATION_MISSING, "INCONCLUSIVE: the answers"),
+    (Reason.TIER_NOT_COVERED, "INCONCLUSIVE: the run"),
+    (Reason.BELOW_HIT_FLOOR, "Annotations, and what is not applicable"),
+)
+
+
+def reasons_page() -> str:
+    """Every reason with its meaning and advice, in the order of the code."""
+    starts = dict(SECTIONS)
+    lines = ["# Reasons", "", "Written by `scripts/docs` from the code; `kvgate explain CODE` says the same."]
+    for reason, text in REASONS.items():
+        if reason in starts:
+            lines += ["", f"## {starts[reason]}", "", "| code | meaning | what to do |", "|---|---|---|"]
+        lines.append(f"| `{reason.value}` | {text.meaning} | {text.advice} |")
+    return "\n".join(lines) + "\n"
+
+
+def pages() -> dict[str, str]:
+    """File name to content of every generated page."""
+    return {
+        "config.schema.json": json.dumps(config_schema(), indent=1, ensure_ascii=False) + "\n",
+        "report.schema.json": json.dumps(report_schema(), indent=1, ensure_ascii=False) + "\n",
+        "reasons.md": reasons_page(),
+    }
+
+
+def main() -> None:
+    REFERENCE.mkdir(parents=True, exist_ok=True)
+    for name, content in pages().items():
+        (REFERENCE / name).write_text(content, encoding="utf-8")
+        print(f"docs/reference/{name}")
+
+
+if __name__ == "__main__":
+    main()
