@@ -9,7 +9,8 @@ One run measures everything. For each prompt length:
    encoded beforehand (the least anybody can do); and the control, a session with extra work.
 
 CPU time is this process's (user and system); the server is another process. A ratio is the median over repetitions
-of leg / bare within the repetition. The control has to break the limit, or the benchmark could not fail.
+of leg / bare within the repetition. What decides is the session against the loop with ``json=``; the rest is for the
+reader. The control has to break the limit, or the benchmark could not fail.
 """
 
 import argparse
@@ -33,14 +34,17 @@ import httpx
 from gate_run import QuietWatcher, Work, open_session, prepare
 from server import FORGET, server_process
 
+from kvgate.domain.history import ProbeSent
 from kvgate.domain.judge import judge
 from kvgate.domain.observation import Observation
-from kvgate.domain.probe import Probe
+from kvgate.domain.probe import Arm, Probe
+from kvgate.domain.record import RunRecord
 from kvgate.domain.verdict import Verdict
 from kvgate.ports import Body, CounterReading, DropReply, Engine
+from kvgate.store.run_directory import read_history
 
 LIMIT = 1.15
-MEMORY_BOUND_MIB = 8.0
+MEMORY_BOUND_MIB = 4.0
 EARLY, LATE = 10, 100
 SESSION, BARE, ENCODED, CONTROL = "kvgate session", "bare, json=", "bare, pre-encoded", "control (handicapped)"
 
@@ -135,7 +139,7 @@ async def record_session(work: Work) -> tuple[list[Recorded], int]:
         for link in connection.links:
             link.client.event_hooks["request"].append(keep)
         await session.run()
-        verdict = judge(work.plan, session.record).verdict
+        verdict = judge(work.plan, RunRecord(read_history(path))).verdict
         entries = (path / "history.jsonl").read_bytes().count(b"\n")
     if verdict is not Verdict.PASS:
         raise RuntimeError(f"the session that is to be measured ended with {verdict.name}, not PASS")
@@ -230,15 +234,16 @@ def ratios(spent: dict[str, list[float]], leg: str, base: str = BARE) -> list[fl
 
 def report(shape: Shape, spent: dict[str, list[float]]) -> list[str]:
     """Print a shape's rows; returns what is wrong with them."""
-    titles = f"{'CPU ms/completion':>18} {'/ bare json=':>13} {'range':>14} {'/ encoded':>10}"
+    titles = f"{'CPU ms/completion':>18} {'/ bare json=':>13} {'range':>14} {'of minima':>10} {'/ encoded':>10}"
     print(f"\n  {shape.name + ' prompts':24} {titles}")
     for leg, figures in spent.items():
         per = ratios(spent, leg)
-        against = statistics.median(ratios(spent, leg, ENCODED))
         spread = f"{min(per):.2f} to {max(per):.2f}"
-        print(
-            f"  {leg:24} {statistics.median(figures):18.2f} {statistics.median(per):13.3f} {spread:>14} {against:10.3f}"
-        )
+        # Other work on the machine only ever adds time, so the quotient of minima shows what the median hides.
+        least = min(figures) / min(spent[BARE])
+        against = statistics.median(ratios(spent, leg, ENCODED))
+        cells = f"{statistics.median(figures):18.2f} {statistics.median(per):13.3f} {spread:>14} {least:10.3f}"
+        print(f"  {leg:24} {cells} {against:10.3f}")
     print(flush=True)
     wrong = []
     ratio = statistics.median(ratios(spent, SESSION))
@@ -262,6 +267,7 @@ def rss_mib() -> float:
 async def memory_child(url: str, length: int, leak: bool) -> None:
     """In a process of its own: one session over LATE groups; prints RSS and CPU after EARLY and LATE groups as JSON."""
     work = await prepare(url, (length,), LATE)
+    await forget(url)
     marks: list[tuple[int, float, float]] = []
     leaked: list[bytes] = []
 
@@ -277,7 +283,9 @@ async def memory_child(url: str, length: int, leak: bool) -> None:
         wall = time.monotonic() - begun
         history = (path / "history.jsonl").stat().st_size / 2**20
         completed = session.record.completed
-    print(json.dumps({"marks": marks, "wall": wall, "history": history, "completed": completed}))
+        probes = sum(isinstance(entry, ProbeSent) and entry.probe.arm is not Arm.WARMUP for entry in read_history(path))
+    complete = completed and probes == sum(len(group.steps) for group in work.plan.groups)
+    print(json.dumps({"marks": marks, "wall": wall, "history": history, "complete": complete}))
 
 
 def memory(url: str, length: int, leak: bool) -> list[str]:
@@ -299,8 +307,8 @@ def memory(url: str, length: int, leak: bool) -> list[str]:
     print(f"  {'growth (bound ' + str(MEMORY_BOUND_MIB) + ' MiB)':44} {growth:8.1f} MiB")
     print(f"  {'CPU per group, groups 1-10 and 91-100':44} {early:8.1f} and {late:.1f} ms ({late / early:.2f}x)\n")
     wrong = []
-    if not told["completed"]:
-        wrong.append("memory: the session did not complete")
+    if not told["complete"]:
+        wrong.append("memory: the session did not send every arm of every group once, so the figures mean nothing")
     if growth > MEMORY_BOUND_MIB:
         wrong.append(f"memory: grew by {growth:.1f} MiB from group {EARLY} to {LATE}, the bound is {MEMORY_BOUND_MIB}")
     return wrong
@@ -334,7 +342,7 @@ def main() -> int:
     if asked.memory_child:
         asyncio.run(memory_child(asked.memory_child[0], int(asked.memory_child[1]), asked.handicap))
         return 0
-    shapes = (Shape("1K", 1024, 30, 5), Shape("64K", 65536, 4, 5))
+    shapes = (Shape("1K", 1024, 24, 7), Shape("64K", 65536, 4, 5))
     if asked.quick:
         shapes = (Shape("1K", 1024, 10, 3), Shape("64K", 65536, 2, 3))
     wrong: list[str] = []

@@ -21,12 +21,13 @@ from kvgate.domain.judge import judge
 from kvgate.domain.plan import Plan
 from kvgate.domain.policy import PolicyName
 from kvgate.domain.reasons import Problem, Reason
+from kvgate.domain.record import RunRecord
 from kvgate.engines.hooks import ProcessHooks
 from kvgate.errors import ConfigError
 from kvgate.gate.session import Outside, Session, Settings
 from kvgate.report.document import make_report
 from kvgate.report.junit import report_junit
-from kvgate.store.run_directory import Manifest, RunDirectory, read_manifest, write_verdict
+from kvgate.store.run_directory import Manifest, RunDirectory, read_history, read_manifest, write_verdict
 
 # What seed 002 §12 wants recorded and the endpoints do not tell this version of kvgate.
 UNTOLD = ("vllm-ascend", "cann", "torch-npu", "mooncake", "checkpoint", "quantisation", "device", "topology")
@@ -40,9 +41,10 @@ def run_gate(path: Path, policy: PolicyName | None, form: Format, junit: Path | 
     if junit is not None and junit.is_dir():
         raise ConfigError(f"--junit {junit}: is a folder; give the name of a file")
     with ProgressWatcher(quiet) as watcher:
-        run_path, session, interrupted = anyio.run(_carry_out, config, path, policy, watcher)
+        run_path, interrupted = anyio.run(_carry_out, config, path, policy, watcher)
+    # Judged from what is on disk, as `kvgate judge` does: the record is the only input.
     manifest = read_manifest(run_path)
-    ruling = judge(manifest.plan, session.record)
+    ruling = judge(manifest.plan, RunRecord(read_history(run_path)))
     write_verdict(run_path, ruling)
     report = make_report(manifest.run_id, manifest.kvgate_version, manifest.started_at, manifest.plan, ruling)
     if junit is not None:
@@ -54,7 +56,7 @@ def run_gate(path: Path, policy: PolicyName | None, form: Format, junit: Path | 
 
 async def _carry_out(
     config: Config, path: Path, policy: PolicyName | None, watcher: ProgressWatcher
-) -> tuple[Path, Session, bool]:
+) -> tuple[Path, bool]:
     run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
     async with connect(config, run_id) as connection:
         watcher.said(f"asking {config.deployment.name} what it can prove")
@@ -71,7 +73,7 @@ async def _carry_out(
             interrupted = await _until_done_or_interrupted(session)
         finally:
             directory.close()
-    return directory.path, session, interrupted
+    return directory.path, interrupted
 
 
 def _session(

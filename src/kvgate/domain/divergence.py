@@ -182,8 +182,14 @@ def _standing(side: Observation, index: int, own: int | None, other: int | None)
 def _drift(baseline: Observation, subject: Observation, index: int) -> Drift:
     left, right = baseline.token_ids or (), subject.token_ids or ()
     count = min(len(left), len(right), index + 1)
-    if count == 0:
-        return Drift(0.0, 0.0, 0.0, 0.0, 0.0, 0, None)
+    same = (
+        baseline.logprobs == subject.logprobs
+        and baseline.top_ids == subject.top_ids
+        and baseline.top_logprobs == subject.top_logprobs
+    )
+    if count == 0 or (same and left == right):
+        # Most pairs of a healthy run are equal to the last bit.
+        return Drift(0.0, 0.0, 0.0, 0.0, 0.0, count, None)
     shared = min(index, count)
     chosen = np.zeros(count)
     chosen[:shared] = _apart(_row(baseline.logprobs, shared), _row(subject.logprobs, shared))

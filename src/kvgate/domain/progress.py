@@ -7,7 +7,7 @@ from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import ArmStep, Forcing, PairKind, Plan, Purpose
 from kvgate.domain.probe import Arm, Path
 from kvgate.domain.reasons import Problem, Reason
-from kvgate.domain.record import Attempt, GroupRecord, RunRecord
+from kvgate.domain.record import Attempt, GroupRecord
 from kvgate.domain.standing import Standing, repeats_of, standing_of, weigh
 
 # A missing external hit may yet come: the put was not finished, or blocks were still held by the last request.
@@ -55,7 +55,7 @@ def _again(plan: Plan, record: GroupRecord, step: ArmStep, attempts: list[Attemp
     """A further attempt at this arm; True if the group ends here; False to go on to the next arm."""
     limits, count = plan.limits, len(attempts)
     last = attempts[-1]
-    standing = weigh(plan, record.plan, step, last)
+    standing = weigh(plan, record.plan, step, last, count - 1)
     if standing.void is not None:
         return True
     if not last.ok:
@@ -144,27 +144,35 @@ def _missed_for_good(plan: Plan, step: ArmStep, standing: Standing) -> bool:
     return missed and step.arm is Arm.EXTERNAL and plan.forcing is Forcing.OTHER_INSTANCE
 
 
-def hopeless(plan: Plan, run: RunRecord) -> Problem | None:
+@dataclass(frozen=True, slots=True)
+class GroupOutcome:
+    """What a finished group says about going on: was its external path shown, if not why, and is it grossly wrong."""
+
+    exercised: bool
+    why_not: Problem | None
+    gross: bool
+
+
+def outcome_of(plan: Plan, record: GroupRecord) -> GroupOutcome | None:
+    """The outcome of a finished group; None for short controls, which say nothing about the path."""
+    if record.plan.purpose is Purpose.SHORT_CONTROL:
+        return None
+    subject = standing_of(plan, record, Arm.EXTERNAL) or standing_of(plan, record, Arm.COLD)
+    if subject is None:
+        return None
+    if subject.proven and subject.arm is Arm.EXTERNAL:
+        return GroupOutcome(True, None, _is_gross(plan, record))
+    local = standing_of(plan, record, Arm.LOCAL)
+    why = subject.void or subject.unproven or (local.unproven if local is not None else None)
+    return GroupOutcome(False, why, False)
+
+
+def hopeless(plan: Plan, outcomes: list[GroupOutcome]) -> Problem | None:
     """The reason no group so far could show its subject's path, once enough have tried; None while any did."""
-    seen: list[Problem] = []
-    for record in run.groups.values():
-        if record.plan.purpose is Purpose.SHORT_CONTROL:
-            continue
-        subject = standing_of(plan, record, Arm.EXTERNAL) or standing_of(plan, record, Arm.COLD)
-        if subject is None:
-            continue
-        if subject.proven and subject.arm is Arm.EXTERNAL:
-            return None
-        local = standing_of(plan, record, Arm.LOCAL)
-        why = subject.void or subject.unproven or (local.unproven if local is not None else None)
-        if why is not None and why.reason in HOPELESS:
-            seen.append(why)
+    if any(outcome.exercised for outcome in outcomes):
+        return None
+    seen = [outcome.why_not for outcome in outcomes if outcome.why_not and outcome.why_not.reason in HOPELESS]
     return seen[-1] if len(seen) >= plan.limits.hopeless_groups else None
-
-
-def gross_groups(plan: Plan, run: RunRecord) -> int:
-    """How many groups show a gross difference of a proven external hit, shown again by a repeat."""
-    return sum(1 for record in run.groups.values() if _is_gross(plan, record))
 
 
 def _is_gross(plan: Plan, record: GroupRecord) -> bool:

@@ -25,7 +25,7 @@ from kvgate.domain.reasons import Problem
 
 @dataclass(slots=True)
 class Attempt:
-    """One try at one arm, filled in as its entries come."""
+    """One try at one arm, filled in as its entries come. ``weighed`` keeps its standing until a further entry comes."""
 
     probe: Probe | None = None
     before: Counters | None = None
@@ -35,6 +35,7 @@ class Attempt:
     drop: DropOutcome | None = None
     drop_detail: str = ""
     hooks: list[HookRan] = field(default_factory=list)
+    weighed: object = None
 
     @property
     def ok(self) -> bool:
@@ -94,16 +95,24 @@ class RunRecord:
         elif isinstance(entry, HookRan):
             group = self.groups.get(entry.group)
             if group is not None:
-                group.at(entry.arm, entry.attempt).hooks.append(entry)
+                attempt = group.at(entry.arm, entry.attempt)
+                attempt.hooks.append(entry)
+                attempt.weighed = None
         elif isinstance(entry, RunStopped):
             self.stopped = entry.problem
         elif isinstance(entry, RunCompleted):
             self.completed = True
+
+    def forget(self, group: str) -> None:
+        """Drop a group that is done; what was said of it stays on disk. Keeps memory flat over long runs."""
+        del self.groups[group]
+        self._probes = {name: probe for name, probe in self._probes.items() if probe.group in self.groups}
 
     def _fill(self, group_id: str, arm: Arm, number: int, **values: object) -> None:
         group = self.groups.get(group_id)
         if group is None:
             return
         attempt = group.at(arm, number)
+        attempt.weighed = None
         for name, value in values.items():
             setattr(attempt, name, value)

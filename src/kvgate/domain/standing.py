@@ -45,7 +45,13 @@ class Standing:
 
 
 def weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number: int = 0) -> Standing:
-    """The standing of one attempt."""
+    """The standing of one attempt; worked out once, since the plan and the step of an attempt never change."""
+    if not isinstance(attempt.weighed, Standing):
+        attempt.weighed = _weigh(plan, group, step, attempt, number)
+    return attempt.weighed
+
+
+def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number: int) -> Standing:
     evidence = read_evidence(
         group.length,
         attempt.before,

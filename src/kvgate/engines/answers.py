@@ -1,13 +1,14 @@
 """Putting an answer together from the JSON objects an engine sends, streamed or whole."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from kvgate.domain.observation import Observation, Outcome, Timing, Usage
 
 TOKEN_ID_KEY = "token_id:"
+TOKEN_ID_KEY_LENGTH = len(TOKEN_ID_KEY)
 LONGEST_DETAIL = 300
 
 
@@ -55,7 +56,7 @@ def clip(text: str) -> str:
 class AnswerBuilder:
     """Collects one answer. ``sent`` are the prompt IDs sent, to check an echo against."""
 
-    sent: Sequence[int]
+    sent: list[int]
     ids: list[int] | None = None
     logprobs: list[float | None] | None = None
     top_ids: list[tuple[int, ...]] | None = None
@@ -99,7 +100,7 @@ class AnswerBuilder:
             self.ids.extend(map(int, ids))
         prompt_ids = choice.get("prompt_token_ids")
         if isinstance(prompt_ids, list):
-            self.echoed = prompt_ids == list(self.sent)
+            self.echoed = prompt_ids == self.sent
         text = choice.get("text")
         if text:
             self.text.append(str(text))
@@ -118,12 +119,16 @@ class AnswerBuilder:
             self.logprobs, self.top_ids, self.top_logprobs = [], [], []
         self.logprobs += [_number(value) for value in values]
         for row in tops:
-            keyed = [(key, value) for key, value in (row or {}).items() if str(key).startswith(TOKEN_ID_KEY)]
-            self.top_ids.append(tuple(int(key[len(TOKEN_ID_KEY) :]) for key, _ in keyed))
-            self.top_logprobs.append(tuple(_number(value) for _, value in keyed))
-        for token in logprobs.get("tokens") or []:
-            if str(token).startswith(TOKEN_ID_KEY):
-                self.keyed_ids.append(int(str(token)[len(TOKEN_ID_KEY) :]))
+            ids, numbers = [], []
+            for key, value in (row or {}).items():
+                if key.startswith(TOKEN_ID_KEY):
+                    ids.append(int(key[TOKEN_ID_KEY_LENGTH:]))
+                    numbers.append(_number(value))
+            self.top_ids.append(tuple(ids))
+            self.top_logprobs.append(tuple(numbers))
+        if self.ids is None:
+            keys = logprobs.get("tokens") or []
+            self.keyed_ids += [int(key[TOKEN_ID_KEY_LENGTH:]) for key in keys if key.startswith(TOKEN_ID_KEY)]
 
     def finish(self, status: int, timing: Timing) -> Observation:
         """The answer as an observation: LOST if it is not complete."""
@@ -148,7 +153,9 @@ class AnswerBuilder:
 
 def _number(value: object) -> float | None:
     """A logprob as a float; None for null, NaN and infinities, which mean the same: no number."""
-    if not isinstance(value, (int, float)) or not math.isfinite(value):
+    if type(value) is float and isfinite(value):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
         return None
     return float(value)
 

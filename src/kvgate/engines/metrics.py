@@ -1,7 +1,8 @@
 """Reading an engine's Prometheus page into kvgate's counters."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import lru_cache
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -38,20 +39,38 @@ def parse_info(page: str, name: str) -> dict[str, str]:
     return {}
 
 
+@lru_cache(maxsize=16)
 def _wanted(dialect: Dialect) -> tuple[str, ...]:
     names = [name for _, where in dialect.counters for name in where.samples]
     return (*dict.fromkeys(names), dialect.started_sample)
 
 
-def _samples(page: str, names: Iterable[str]) -> Iterator[Sample]:
+def _samples(page: str, names: tuple[str, ...]) -> Iterator[Sample]:
     """Parse only the lines that matter: a vLLM page has hundreds of histogram lines, and parsing is slow."""
-    starts = tuple(f"{name}{end}" for name in names for end in ("{", " "))
-    lines = "\n".join(line for line in page.splitlines() if line.startswith(starts))
-    try:
-        for family in text_string_to_metric_families(lines + "\n"):
-            yield from family.samples
-    except (ValueError, IndexError, KeyError) as error:
-        raise UnreadablePageError(f"the page is not Prometheus text: {error}") from None
+    starts = _starts(names)
+    for line in page.splitlines():
+        if not line.startswith(starts):
+            continue
+        head, _, rest = line.rpartition("} ") if "{" in line else line.partition(" ")
+        try:
+            sample = _parsed(head + "}" if "{" in line else head)
+            # A time stamp may follow the value.
+            yield sample._replace(value=float(rest.split()[0]))
+        except (ValueError, IndexError, KeyError) as error:
+            raise UnreadablePageError(f"the page is not Prometheus text: {error}") from None
+
+
+@lru_cache(maxsize=16)
+def _starts(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{name}{end}" for name in names for end in ("{", " "))
+
+
+@lru_cache(maxsize=4096)
+def _parsed(head: str) -> Sample:
+    """A sample's name and labels, by the library; they stay the same from reading to reading."""
+    (family,) = text_string_to_metric_families(f"{head} 0\n")
+    (sample,) = family.samples
+    return sample
 
 
 def _read(counter: Counter, where: CounterName, by_name: dict[str, list[Sample]], engine_label: str) -> list[Reading]:

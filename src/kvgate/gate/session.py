@@ -23,7 +23,7 @@ from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import GroupPlan, Plan
 from kvgate.domain.planning import PromptSource, replacement_group
 from kvgate.domain.probe import Arm, Probe, probe_id
-from kvgate.domain.progress import Send, gross_groups, hopeless, is_void, next_send
+from kvgate.domain.progress import GroupOutcome, Send, hopeless, is_void, next_send, outcome_of
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import RunRecord
 from kvgate.ports import Body, Clock, Engine, Hooks, Sink, Watcher
@@ -64,7 +64,7 @@ class Stop(Exception):  # noqa: N818 - not an error: the run ends here, with a r
 
 
 class Session:
-    """One run. ``run`` goes through the plan; ``record`` holds what was said and heard so far."""
+    """One run. ``run`` goes through the plan; ``record`` holds what was said and heard of the group at hand."""
 
     def __init__(self, plan: Plan, run_id: str, prompts: PromptSource, outside: Outside, settings: Settings) -> None:
         self.record = RunRecord()
@@ -81,6 +81,7 @@ class Session:
         self._computed = 0
         self._replaced = 0
         self._prompt_path = ""
+        self._outcomes: list[GroupOutcome] = []
 
     async def run(self) -> None:
         """Carry out the plan to its end, or to the point where going on shows nothing new."""
@@ -131,9 +132,12 @@ class Session:
         current, replaces = group, None
         while True:
             await self._run_group(current, replaces)
-            if not is_void(self._plan, self.record.groups[current.id]):
-                return
-            if self._replaced >= self._plan.budget.replacements:
+            done = self.record.groups[current.id]
+            replaceable = is_void(self._plan, done) and self._replaced < self._plan.budget.replacements
+            outcome = outcome_of(self._plan, done)
+            self.record.forget(current.id)
+            if not replaceable:
+                self._outcomes += [outcome] if outcome is not None else []
                 return
             self._replaced += 1
             replaces = current.id
@@ -289,9 +293,9 @@ class Session:
         """Stop where the rest would cost engine time and show nothing new."""
         if done >= len(self._plan.groups):
             return
-        why = hopeless(self._plan, self.record)
+        why = hopeless(self._plan, self._outcomes)
         if why is not None:
             raise Stop(Problem(why.reason, f"given up after {done} groups: {why.detail}"))
-        if gross_groups(self._plan, self.record) >= GROSS_GROUPS:
+        if sum(outcome.gross for outcome in self._outcomes) >= GROSS_GROUPS:
             detail = f"stopped early after {done} groups: {GROSS_GROUPS} groups show gross differences"
             raise Stop(Problem(Reason.DIVERGED, detail))
