@@ -323,7 +323,10 @@ async def profile(shape: Shape, url: str) -> None:
         profiler.enable()
         await session.run()
         profiler.disable()
-    pstats.Stats(profiler).sort_stats("tottime").print_stats(35).sort_stats("cumulative").print_stats(60)
+    stats = pstats.Stats(profiler)
+    stats.sort_stats("tottime").print_stats(35)
+    stats.sort_stats("cumulative").print_stats(30)
+    stats.print_stats("kvgate|httpx_sse|pydantic|json", 60)
 
 
 def arguments() -> argparse.Namespace:

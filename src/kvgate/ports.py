@@ -44,6 +44,10 @@ class Body(Protocol):
     def length(self) -> int:
         """Prompt tokens."""
 
+    @property
+    def encoded(self) -> bytes:
+        """The prompt's token IDs as a JSON list."""
+
 
 class Engine(Protocol):
     """One endpoint that answers requests. No method raises for what a server does: that is an Observation."""
@@ -91,8 +95,8 @@ class Sink(Protocol):
     def append(self, entry: Entry) -> None:
         """Write one entry and flush it."""
 
-    def keep_prompt(self, group: str, ids: Ids) -> str:
-        """Keep a group's prompt IDs where hooks and people can read them; returns the place."""
+    def keep_prompt(self, group: str, encoded: bytes) -> str:
+        """Keep a group's prompt IDs (a JSON list) where hooks and people can read them; returns the place."""
 
 
 class Clock(Protocol):

@@ -30,6 +30,11 @@ class FakeBody:
         """Prompt tokens."""
         return len(self.ids)
 
+    @property
+    def encoded(self) -> bytes:
+        """The prompt's token IDs as a JSON list."""
+        return str(list(self.ids)).encode()
+
 
 @dataclass
 class FakeEngine:

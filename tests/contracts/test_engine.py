@@ -223,6 +223,7 @@ def test_nothing_raises_when_the_endpoint_is_gone(on_bench: OnBench) -> None:
 def test_a_body_of_another_engine_is_a_programming_error(on_bench: OnBench) -> None:
     class Stranger:
         length = LENGTH
+        encoded = b"[]"
 
     async def work(bench: Bench) -> None:
         with pytest.raises(TypeError, match="not encoded by this engine"):

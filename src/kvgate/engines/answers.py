@@ -1,6 +1,6 @@
 """Putting an answer together from the JSON objects an engine sends, streamed or whole."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
@@ -10,6 +10,8 @@ from kvgate.domain.observation import Observation, Outcome, Timing, Usage
 TOKEN_ID_KEY = "token_id:"
 TOKEN_ID_KEY_LENGTH = len(TOKEN_ID_KEY)
 LONGEST_DETAIL = 300
+# An object with nothing but these keys is no error.
+USUAL_KEYS = frozenset({"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier"})
 
 
 class AnswerError(ValueError):
@@ -78,10 +80,10 @@ class AnswerBuilder:
             raise AnswerError(f"a field has a shape kvgate does not know ({type(error).__name__}: {error})") from None
 
     def _take(self, chunk: Mapping[str, Any]) -> bool:
-        message = error_text(chunk)
+        message = None if chunk.keys() <= USUAL_KEYS else error_text(chunk)
         if message is not None:
             raise ServerError(message)
-        if isinstance(chunk.get("usage"), Mapping):
+        if isinstance(chunk.get("usage"), dict):
             self.usage = _usage(chunk["usage"])
         choices = chunk.get("choices")
         if choices is None and self.usage is None:
@@ -104,7 +106,7 @@ class AnswerBuilder:
         text = choice.get("text")
         if text:
             self.text.append(str(text))
-        if isinstance(choice.get("logprobs"), Mapping):
+        if isinstance(choice.get("logprobs"), dict):
             self._take_logprobs(choice["logprobs"])
         if choice.get("finish_reason"):
             self.finish_reason = str(choice["finish_reason"])
@@ -117,18 +119,15 @@ class AnswerBuilder:
         tops = logprobs.get("top_logprobs") or [None] * len(values)
         if self.logprobs is None or self.top_ids is None or self.top_logprobs is None:
             self.logprobs, self.top_ids, self.top_logprobs = [], [], []
-        self.logprobs += [_number(value) for value in values]
+        self.logprobs.extend(_numbers(values))
         for row in tops:
-            ids, numbers = [], []
-            for key, value in (row or {}).items():
-                if key.startswith(TOKEN_ID_KEY):
-                    ids.append(int(key[TOKEN_ID_KEY_LENGTH:]))
-                    numbers.append(_number(value))
-            self.top_ids.append(tuple(ids))
-            self.top_logprobs.append(tuple(numbers))
+            keyed = row or {}
+            if not all(map(_is_keyed, keyed)):
+                keyed = {key: value for key, value in keyed.items() if _is_keyed(key)}
+            self.top_ids.append(tuple([int(key[TOKEN_ID_KEY_LENGTH:]) for key in keyed]))
+            self.top_logprobs.append(_numbers(keyed.values()))
         if self.ids is None:
-            keys = logprobs.get("tokens") or []
-            self.keyed_ids += [int(key[TOKEN_ID_KEY_LENGTH:]) for key in keys if key.startswith(TOKEN_ID_KEY)]
+            self.keyed_ids += [int(key[TOKEN_ID_KEY_LENGTH:]) for key in logprobs.get("tokens") or [] if _is_keyed(key)]
 
     def finish(self, status: int, timing: Timing) -> Observation:
         """The answer as an observation: LOST if it is not complete."""
@@ -151,10 +150,22 @@ class AnswerBuilder:
         )
 
 
+def _is_keyed(key: str) -> bool:
+    return key.startswith(TOKEN_ID_KEY)
+
+
+def _numbers(values: Iterable[object]) -> tuple[float | None, ...]:
+    """Logprobs as floats; null, NaN and infinities become None, for they mean the same: no number."""
+    given = tuple(values)
+    try:
+        numbers = tuple(map(float, given))  # type: ignore[arg-type]
+    except TypeError:
+        return tuple(map(_number, given))
+    # One look at the sum tells the usual case, all finite, from the rest.
+    return numbers if isfinite(sum(numbers)) else tuple(map(_number, given))
+
+
 def _number(value: object) -> float | None:
-    """A logprob as a float; None for null, NaN and infinities, which mean the same: no number."""
-    if type(value) is float and isfinite(value):
-        return value
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
         return None
     return float(value)

@@ -10,7 +10,7 @@ from kvgate.domain.probe import Probe
 from kvgate.domain.prompt import Ids
 from kvgate.engines.answers import clip
 from kvgate.engines.dialects import Dialect
-from kvgate.engines.metrics import UnreadablePageError, parse_counters
+from kvgate.engines.metrics import CounterReader, UnreadablePageError
 from kvgate.engines.wire import ANY_HTTPX, EncodedPrompt, Timeouts, Wire, encode_prompt, meaning, request_body
 from kvgate.ports import Body, CounterReading, DropReply
 
@@ -51,6 +51,11 @@ class HttpEngine:
         self._settings = settings
         self._wire = Wire(client, dialect.completions_path, settings.timeouts)
         self._id_fields = dialect.id_fields
+        self._reader = CounterReader(dialect)
+        # Readings frame every probe; their requests are all alike, so each is built once.
+        self._reading = client.build_request("GET", dialect.metrics_path, timeout=SIDE_CALL_S)
+        # Some routers refuse a reset without a JSON body.
+        self._reset = client.build_request("POST", dialect.reset_path, json={}, timeout=SIDE_CALL_S)
 
     @property
     def name(self) -> str:
@@ -90,13 +95,14 @@ class HttpEngine:
             fields["cache_salt"] = probe.salt
         request_id = f"kvgate-{settings.run_id}-{probe.id}"
         seen = await self._wire.complete(request_body(fields, body), body, request_id, settings.stream)
+        if settings.secret is None:
+            return seen
         return replace(seen, detail=settings.hide(seen.detail), text=settings.hide(seen.text))
 
     async def drop_local(self) -> DropReply:
         """POST the dialect's reset of the local cache. A mere 200 is not success: the body has to say so."""
         try:
-            # Some routers refuse a reset without a JSON body.
-            response = await self._client.post(self._dialect.reset_path, json={}, timeout=SIDE_CALL_S)
+            response = await self._client.send(self._reset)
         except ANY_HTTPX as error:
             return DropReply(DropOutcome.UNAVAILABLE, meaning(error))
         if response.status_code in (404, 405, 501):
@@ -110,13 +116,13 @@ class HttpEngine:
     async def read_counters(self) -> CounterReading:
         """Read the metrics page once."""
         try:
-            response = await self._client.get(self._dialect.metrics_path, timeout=SIDE_CALL_S)
+            response = await self._client.send(self._reading)
         except ANY_HTTPX as error:
             return CounterReading(None, meaning(error))
         if not response.is_success:
             return CounterReading(None, f"GET {self._dialect.metrics_path}: HTTP {response.status_code}")
         try:
-            return CounterReading(parse_counters(response.text, self._dialect))
+            return CounterReading(self._reader.read(response.text))
         except UnreadablePageError as error:
             return CounterReading(None, str(error))
 

@@ -2,84 +2,126 @@
 
 import math
 from collections.abc import Iterator
-from functools import lru_cache
+from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from kvgate.domain.counters import Counter, Counters, Reading
-from kvgate.engines.dialects import CounterName, Dialect
+from kvgate.engines.dialects import Dialect
+
+# Label sets come and go (one per status, say); a server that makes up ever new ones must not fill our memory.
+REMEMBERED_HEADS = 4096
 
 
 class UnreadablePageError(ValueError):
     """The page is not Prometheus text, or has none of the counters the dialect knows."""
 
 
-def parse_counters(page: str, dialect: Dialect) -> Counters:
-    """The counters on a metrics page, per engine. Raises UnreadablePageError.
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a sample belongs: its counter, its engine, and how old its name is (0: the newest)."""
 
-    Old and new names of one counter are never added up; ``_created`` samples and histograms are passed over.
-    """
-    by_name: dict[str, list[Sample]] = {}
-    for sample in _samples(page, _wanted(dialect)):
-        by_name.setdefault(sample.name, []).append(sample)
-    readings: list[Reading] = []
-    for counter, where in dialect.counters:
-        readings += _read(counter, where, by_name, dialect.engine_label)
-    if not readings:
-        raise UnreadablePageError("the page has none of the counters kvgate reads")
-    started = next((sample.value for sample in by_name.get(dialect.started_sample, ())), None)
-    return Counters(tuple(readings), started)
+    counter: Counter
+    engine: str
+    age: int
+
+
+class CounterReader:
+    """Reads one endpoint's pages. Names and labels stay the same from page to page, so each is parsed once."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        names = [name for _, where in dialect.counters for name in where.samples]
+        self._starts = _starts((*dict.fromkeys(names), dialect.started_sample))
+        self._places: dict[str, _Place | None] = {}
+
+    def read(self, page: str) -> Counters:
+        """The counters on a page, per engine. Raises UnreadablePageError.
+
+        Old and new names of one counter are never added up; ``_created`` samples and histograms are passed over.
+        """
+        totals: dict[Counter, tuple[int, dict[str, float]]] = {}
+        started = None
+        for head, value in _values(page, self._starts):
+            place = self._place(head)
+            if place is None:
+                started = value if head == self._dialect.started_sample else started
+            elif math.isfinite(value):
+                _add(totals, place, value)
+        readings = [
+            Reading(engine, counter, value)
+            for counter, (_, engines) in totals.items()
+            for engine, value in sorted(engines.items())
+        ]
+        if not readings:
+            raise UnreadablePageError("the page has none of the counters kvgate reads")
+        return Counters(tuple(readings), started)
+
+    def _place(self, head: str) -> _Place | None:
+        if head in self._places:
+            return self._places[head]
+        if len(self._places) >= REMEMBERED_HEADS:
+            self._places.clear()
+        sample = _parsed(head)
+        self._places[head] = next(
+            (
+                _Place(counter, sample.labels.get(self._dialect.engine_label, "0"), where.samples.index(sample.name))
+                for counter, where in self._dialect.counters
+                if sample.name in where.samples
+                and all(sample.labels.get(label) == value for label, value in where.labels)
+            ),
+            None,
+        )
+        return self._places[head]
+
+
+def _add(totals: dict[Counter, tuple[int, dict[str, float]]], place: _Place, value: float) -> None:
+    """Add a sample to its counter; an older name of the counter counts only where no newer one is there."""
+    age, engines = totals.get(place.counter, (place.age, {}))
+    if place.age > age:
+        return
+    if place.age < age:
+        engines = {}
+    engines[place.engine] = engines.get(place.engine, 0.0) + value
+    totals[place.counter] = (place.age, engines)
+
+
+def parse_counters(page: str, dialect: Dialect) -> Counters:
+    """The counters on one page. Raises UnreadablePageError."""
+    return CounterReader(dialect).read(page)
 
 
 def parse_info(page: str, name: str) -> dict[str, str]:
-    """The labels of the first sample called ``name``; empty if the page has none."""
-    for sample in _samples(page, (name,)):
-        return dict(sample.labels)
+    """The labels of the first sample called ``name``; empty if the page has none. Raises UnreadablePageError."""
+    for head, _ in _values(page, _starts((name,))):
+        return dict(_parsed(head).labels)
     return {}
 
 
-@lru_cache(maxsize=16)
-def _wanted(dialect: Dialect) -> tuple[str, ...]:
-    names = [name for _, where in dialect.counters for name in where.samples]
-    return (*dict.fromkeys(names), dialect.started_sample)
+def _starts(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{name}{end}" for name in names for end in ("{", " "))
 
 
-def _samples(page: str, names: tuple[str, ...]) -> Iterator[Sample]:
-    """Parse only the lines that matter: a vLLM page has hundreds of histogram lines, and parsing is slow."""
-    starts = _starts(names)
+def _values(page: str, starts: tuple[str, ...]) -> Iterator[tuple[str, float]]:
+    """Name-and-labels and value of the lines that matter: a vLLM page has hundreds of others, and parsing is slow."""
     for line in page.splitlines():
         if not line.startswith(starts):
             continue
         head, _, rest = line.rpartition("} ") if "{" in line else line.partition(" ")
         try:
-            sample = _parsed(head + "}" if "{" in line else head)
             # A time stamp may follow the value.
-            yield sample._replace(value=float(rest.split()[0]))
-        except (ValueError, IndexError, KeyError) as error:
-            raise UnreadablePageError(f"the page is not Prometheus text: {error}") from None
+            value = float(rest.split(None, 1)[0])
+        except (ValueError, IndexError):
+            raise UnreadablePageError(f"the page is not Prometheus text: no number in {line[:80]!r}") from None
+        yield (head + "}" if "{" in line else head), value
 
 
-@lru_cache(maxsize=16)
-def _starts(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"{name}{end}" for name in names for end in ("{", " "))
-
-
-@lru_cache(maxsize=4096)
 def _parsed(head: str) -> Sample:
-    """A sample's name and labels, by the library; they stay the same from reading to reading."""
-    (family,) = text_string_to_metric_families(f"{head} 0\n")
-    (sample,) = family.samples
+    """A sample's name and labels, by the library."""
+    try:
+        (family,) = text_string_to_metric_families(f"{head} 0\n")
+        (sample,) = family.samples
+    except (ValueError, IndexError, KeyError) as error:
+        raise UnreadablePageError(f"the page is not Prometheus text: {error}") from None
     return sample
-
-
-def _read(counter: Counter, where: CounterName, by_name: dict[str, list[Sample]], engine_label: str) -> list[Reading]:
-    for name in where.samples:
-        totals: dict[str, float] = {}
-        for sample in by_name.get(name, ()):
-            if math.isfinite(sample.value) and all(sample.labels.get(label) == value for label, value in where.labels):
-                engine = sample.labels.get(engine_label, "0")
-                totals[engine] = totals.get(engine, 0.0) + sample.value
-        if totals:
-            return [Reading(engine, counter, value) for engine, value in sorted(totals.items())]
-    return []

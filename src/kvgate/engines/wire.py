@@ -17,6 +17,7 @@ from typing import cast
 import anyio
 import httpx
 from httpx_sse import EventSource
+from pydantic_core import from_json
 
 from kvgate.domain.observation import Observation, Outcome, Timing
 from kvgate.domain.prompt import Ids
@@ -251,9 +252,17 @@ class _Exchange:
         )
 
 
+def _loads(text: str) -> object:
+    """Parse JSON quickly; the standard parser takes what the quick one refuses, such as half a surrogate pair."""
+    try:
+        return from_json(text)
+    except ValueError:
+        return json.loads(text)
+
+
 def _json_object(text: str) -> dict[str, object]:
     try:
-        value = json.loads(text)
+        value = _loads(text)
     except ValueError:
         raise AnswerError(f"not JSON but {clip(text)[:80]!r}") from None
     if isinstance(value, str):

@@ -113,7 +113,7 @@ class Session:
 
     async def _warm_up(self) -> None:
         """Wake lazy parts up: a fresh server's first requests are never a baseline."""
-        endpoints = dict.fromkeys(step.endpoint for group in self._plan.groups for step in group.steps)
+        endpoints = dict.fromkeys(endpoint for group in self._plan.groups for endpoint in _endpoints(group))
         shortest = min(self._plan.groups, key=lambda group: group.length, default=None)
         if shortest is None:
             return
@@ -146,15 +146,13 @@ class Session:
 
     async def _run_group(self, group: GroupPlan, replaces: str | None) -> None:
         prompt = self._prompts.for_group(group)
-        bodies: dict[str, Body] = {}
-        self._prompt_path = self._sink.keep_prompt(group.id, prompt.ids)
+        bodies = {endpoint: self._engines[endpoint].encode(prompt.ids) for endpoint in _endpoints(group)}
+        self._prompt_path = self._sink.keep_prompt(group.id, next(iter(bodies.values())).encoded)
         self._note(GroupStarted(self._now(), group, replaces))
         while (send := next_send(self._plan, self.record.groups[group.id])) is not None:
             self._check_budget()
             self._watcher.arm_started(group.id, send.step.arm.value, send.attempt)
             engine = self._engines[send.step.endpoint]
-            if send.step.endpoint not in bodies:
-                bodies[send.step.endpoint] = engine.encode(prompt.ids)
             await self._attempt(group, send, engine, bodies[send.step.endpoint])
 
     async def _attempt(self, group: GroupPlan, send: Send, engine: Engine, body: Body) -> None:
@@ -299,3 +297,8 @@ class Session:
         if sum(outcome.gross for outcome in self._outcomes) >= GROSS_GROUPS:
             detail = f"stopped early after {done} groups: {GROSS_GROUPS} groups show gross differences"
             raise Stop(Problem(Reason.DIVERGED, detail))
+
+
+def _endpoints(group: GroupPlan) -> tuple[str, ...]:
+    """The endpoints a group is sent to, each once."""
+    return tuple(dict.fromkeys(step.endpoint for step in group.steps))

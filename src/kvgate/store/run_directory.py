@@ -21,7 +21,6 @@ from kvgate.domain.history import (
     Entry,
 )
 from kvgate.domain.plan import Plan
-from kvgate.domain.prompt import Ids
 from kvgate.domain.ruling import RunVerdict
 from kvgate.errors import ConfigError, RecordError
 
@@ -83,12 +82,12 @@ class RunDirectory:
         except OSError as error:
             raise _unwritable(self.path / HISTORY, error) from None
 
-    def keep_prompt(self, group: str, ids: Ids) -> str:
-        """Write a group's prompt IDs as a JSON list, to be sent by hand or read by a hook; returns the path."""
+    def keep_prompt(self, group: str, encoded: bytes) -> str:
+        """Write a group's prompt IDs, a JSON list, to be sent by hand or read by a hook; returns the path."""
         path = self.path / PROMPTS / f"{group}.json"
         try:
             path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps(ids.tolist(), separators=(",", ":")), encoding="ascii")
+            path.write_bytes(encoded)
         except OSError as error:
             raise _unwritable(path, error) from None
         return str(path)
