@@ -182,10 +182,11 @@ def zero_groups(groups: tuple[int, ...] | None) -> Callable[[Store, list[str]], 
     """Zero every object of some KV groups, or of all."""
 
     def plant(store: Store, keys: list[str]) -> int:
-        chosen = [key for key in keys if groups is None or group_of(key) in groups]
-        for key in chosen:
-            store.replace(key, bytes(len(store.get(key))))
-        return len(chosen)
+        # Reading an object leases it anew, so all are read before the first is replaced: one wait for all leases.
+        sizes = {key: len(store.get(key)) for key in keys if groups is None or group_of(key) in groups}
+        for key, size in sizes.items():
+            store.replace(key, bytes(size))
+        return len(sizes)
 
     return plant
 
