@@ -4,11 +4,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import anyio
 from pydantic import TypeAdapter
 from rich.markup import escape
 from rich.table import Table
 
+from kvgate.cli.event_loop import run_async
 from kvgate.cli.exit_codes import ExitCode
 from kvgate.cli.output import ListFormat, out
 from kvgate.cli.wiring import Explored, connect, draw_seed, explore, plan_for
@@ -24,7 +24,7 @@ _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 
 def show_plan(path: Path, form: ListFormat) -> ExitCode:
     """Print the plan. Asks the server for what it says of itself and for token IDs; sends no completion."""
-    plan, _ = anyio.run(_plan, path, False)
+    plan, _ = run_async(_plan, path, False)
     if form is ListFormat.JSON:
         sys.stdout.write(_PLAN.dump_json(plan, indent=1).decode() + "\n")
         return ExitCode.PASS
@@ -49,7 +49,7 @@ def show_plan(path: Path, form: ListFormat) -> ExitCode:
 
 def show_doctor(path: Path, form: ListFormat) -> ExitCode:
     """Ask the deployment, print what it can prove, and say what is missing."""
-    plan, explored = anyio.run(_plan, path, True)
+    plan, explored = run_async(_plan, path, True)
     lacking = _lacking(plan)
     if form is ListFormat.JSON:
         sys.stdout.write(_DOCTOR.dump_json(_findings(plan, explored, lacking), indent=1).decode() + "\n")

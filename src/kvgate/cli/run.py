@@ -12,6 +12,7 @@ import anyio
 
 from kvgate import __version__
 from kvgate.cli.clock import RealClock
+from kvgate.cli.event_loop import run_async
 from kvgate.cli.exit_codes import ExitCode, exit_code
 from kvgate.cli.output import Format, ProgressWatcher, emit
 from kvgate.cli.wiring import Connection, Explored, connect, draw_seed, explore, plan_for
@@ -41,7 +42,7 @@ def run_gate(path: Path, policy: PolicyName | None, form: Format, junit: Path | 
     if junit is not None and junit.is_dir():
         raise ConfigError(f"--junit {junit}: is a folder; give the name of a file")
     with ProgressWatcher(quiet) as watcher:
-        run_path, interrupted = anyio.run(_carry_out, config, path, policy, watcher)
+        run_path, interrupted = run_async(_carry_out, config, path, policy, watcher)
     # Judged from what is on disk, as `kvgate judge` does: the record is the only input.
     manifest = read_manifest(run_path)
     ruling = judge(manifest.plan, RunRecord(read_history(run_path)))
