@@ -122,7 +122,7 @@ class HttpEngine:
         if not response.is_success:
             return CounterReading(None, f"GET {self._dialect.metrics_path}: HTTP {response.status_code}")
         try:
-            return CounterReading(self._reader.read(response.text))
+            return CounterReading(self._reader.read(response.content.decode("utf-8", "replace")))
         except UnreadablePageError as error:
             return CounterReading(None, str(error))
 

@@ -102,7 +102,7 @@ class Wire:
 
     def __init__(self, client: httpx.AsyncClient, path: str, timeouts: Timeouts) -> None:
         self._client = client
-        self._path = path
+        self._url = client.build_request("POST", path).url
         self._timeouts = timeouts
 
     async def complete(self, body: bytes, prompt: EncodedPrompt, request_id: str, stream: bool) -> Observation:
@@ -123,7 +123,7 @@ class Wire:
         try:
             with anyio.CancelScope() as scope:
                 exchange.begin(scope)
-                async with self._client.stream("POST", self._path, content=body, headers=headers) as response:
+                async with self._client.stream("POST", self._url, content=body, headers=headers) as response:
                     return await exchange.read(response)
             return exchange.timed_out()
         except BROKEN as error:
@@ -214,6 +214,7 @@ class _Exchange:
 
     async def _read_stream(self, response: httpx.Response) -> None:
         done = False
+        response.encoding = "utf-8"  # event streams are; asking the header costs more than reading the event
         async for event in EventSource(cast("httpx.Response", _Watched(response, self._alive))).aiter_sse():
             done = done or event.data == "[DONE]"
             if event.data and event.data != "[DONE]":

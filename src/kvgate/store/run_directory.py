@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -49,7 +49,7 @@ class Manifest:
 
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="kind")])
 # Writing knows the kind already; trying the members of the union in turn costs twice as much.
-_WRITERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in get_args(Entry)}
+_WRITERS = {kind: TypeAdapter(kind).serializer for kind in get_args(Entry)}
 _MANIFEST: TypeAdapter[Manifest] = TypeAdapter(Manifest)
 _VERDICT: TypeAdapter[RunVerdict] = TypeAdapter(RunVerdict)
 
@@ -78,7 +78,7 @@ class RunDirectory:
     def append(self, entry: Entry) -> None:
         """Write one entry; it has left the process when this returns. Raises RecordError if it cannot be written."""
         try:
-            self._history.write(_WRITERS[type(entry)].dump_json(entry) + b"\n")
+            self._history.write(_WRITERS[type(entry)].to_json(entry) + b"\n")
         except OSError as error:
             raise _unwritable(self.path / HISTORY, error) from None
 
