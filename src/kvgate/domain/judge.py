@@ -162,7 +162,7 @@ def _result(plan: Plan, run: RunRecord, groups: tuple[GroupVerdict, ...], name: 
     counted = [group for group in groups if not group.replaced]
     verdicts = [group.strict if strict else group.verdict for group in counted]
     reasons = [
-        problem
+        Problem(problem.reason, f"group {group.id}: {problem.detail}")
         for group, verdict in zip(counted, verdicts, strict=True)
         if verdict is not Verdict.PASS
         for problem in (group.strict_reasons if strict else group.reasons)
