@@ -118,6 +118,8 @@ def compare(baseline: Observation, subject: Observation) -> Comparison:
 
 
 def _first_difference(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    if left == right:
+        return len(left)
     for index, (one, other) in enumerate(zip(left, right, strict=False)):
         if one != other:
             return index

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from kvgate.domain.power import excess_p_value, excluded_fault_rate
 from kvgate.domain.probe import Arm, Path
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import RunRecord
-from kvgate.domain.rows import Ruling, decide, path_named
+from kvgate.domain.rows import PairView, Ruling, decide, path_named
 from kvgate.domain.ruling import (
     ArmSummary,
     GroupVerdict,
@@ -63,10 +64,9 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
 
 
 def _judge_group(plan: Plan, view: GroupView, everyone: tuple[GroupView, ...], replaced: bool) -> GroupVerdict:
-    calibrated, strict = (
-        tuple(_judge_pair(plan, view, index, everyone, policy) for index in range(len(view.record.plan.pairs)))
-        for policy in (False, True)
-    )
+    seen = [build_view(plan, view, pair, everyone) for pair in view.record.plan.pairs]
+    calibrated = tuple(_judge_pair(view, each, why_not) for each, why_not in seen)
+    strict = tuple(_judge_pair(view, replace(each, strict=True), why_not) for each, why_not in seen)
     chosen = strict if plan.policy.name is PolicyName.STRICT else calibrated
     group = view.record.plan
     return GroupVerdict(
@@ -87,9 +87,8 @@ def _judge_group(plan: Plan, view: GroupView, everyone: tuple[GroupView, ...], r
     )
 
 
-def _judge_pair(plan: Plan, view: GroupView, index: int, everyone: tuple[GroupView, ...], strict: bool) -> PairVerdict:
-    pair = view.record.plan.pairs[index]
-    seen, why_not = build_view(plan, view, pair, everyone, strict)
+def _judge_pair(view: GroupView, seen: PairView, why_not: str | None) -> PairVerdict:
+    pair = seen.plan
     ruling: Ruling = decide(seen)
     comparison = seen.comparison
     divergence = comparison.divergence if comparison is not None else None

@@ -77,9 +77,9 @@ def recall(observation: Observation | None, asked: tuple[str, ...]) -> int:
 
 
 def build_view(
-    plan: Plan, group: GroupView, pair: PairPlan, everyone: tuple[GroupView, ...], strict: bool
+    plan: Plan, group: GroupView, pair: PairPlan, everyone: tuple[GroupView, ...]
 ) -> tuple[PairView, str | None]:
-    """The table's view of one pair, and why it is not exact (None if it is)."""
+    """The table's view of one pair under the calibrated policy, and why it is not exact (None if it is)."""
     baseline, subject = group.standings.get(pair.baseline), group.standings.get(pair.subject)
     left, right = answer(baseline), answer(subject)
     comparison = compare(left, right) if left is not None and right is not None else None
@@ -104,7 +104,7 @@ def build_view(
         lost_recall=_lost_recall(group, left, right, everyone),
         lost_again=sum(1 for each in repeats if _lost_recall(group, left, answer(each), everyone) > 0),
         policy=plan.policy,
-        strict=strict,
+        strict=False,
     )
     return view, why_not
 
