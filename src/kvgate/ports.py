@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kvgate.domain.counters import Counters
-from kvgate.domain.deployment import Capabilities
 from kvgate.domain.history import DropOutcome, Entry
 from kvgate.domain.observation import Observation
 from kvgate.domain.probe import Probe
@@ -70,16 +69,6 @@ class Engine(Protocol):
 
     async def alive(self) -> bool:
         """Whether the endpoint answers at all."""
-
-
-class Discovery(Protocol):
-    """What can be asked of an endpoint before the run."""
-
-    async def capabilities(self) -> Capabilities:
-        """Ask the endpoint what it can show, with one short request. Raises RemoteError if it cannot be used."""
-
-    async def tokenize(self, text: str, special: bool) -> tuple[int, ...]:
-        """Token IDs of a text, with or without the tokens a prompt starts with."""
 
 
 class Hooks(Protocol):

@@ -68,7 +68,8 @@ def test_positions_after_the_divergence_do_not_count() -> None:
     other = (*TOKENS[:4], 9, *TOKENS[5:])
     result = compare(answer(), answer(other, shift=3.0, at=8))
     assert result.drift is not None
-    assert (0.0, 5) == (result.drift.maximum, result.drift.positions)
+    # At the divergence the sides list other tokens: each is at most as likely as the other side's least likely one.
+    assert (2.0, 5, 4) == (result.drift.maximum, result.drift.positions, result.drift.first_index)
     at_it = compare(answer(), answer((*TOKENS[:4], TOKENS[4] + 1000, *TOKENS[5:]), shift=0.5, at=4))
     assert at_it.max_drift is not None
     assert at_it.max_drift > 0.0
@@ -78,7 +79,10 @@ def test_a_missing_number_on_one_side_is_infinite_drift_and_on_both_none() -> No
     clean = answer()
     broken = replace(clean, logprobs=(None, *(clean.logprobs or ())[1:]))
     assert float("inf") == compare(clean, broken).max_drift
-    assert 0.0 == compare(broken, broken).max_drift
+    assert (None, "a logprob is no number on both sides") == (
+        compare(broken, broken).drift,
+        compare(broken, broken).drift_problem,
+    )
     assert not compare(clean, broken).within(1e9)
 
 
@@ -103,6 +107,19 @@ def test_unusable_logprobs_leave_the_drift_unknown() -> None:
     result = compare(answer(), zeros)
     assert (True, None, False) == (result.ids_equal, result.drift, result.exact)
     assert result.drift_problem == "every logprob is exactly 0.0"
+
+
+def test_tokens_that_only_one_side_lists_count_by_what_is_certain_of_them() -> None:
+    clean = answer(gap=2.0)
+    strangers = replace(clean, top_ids=tuple((row[0], row[1] + 7) for row in clean.top_ids or ()))
+    assert 0.0 == compare(clean, strangers).max_drift  # both list their least likely token only
+    likely = replace(strangers, top_logprobs=tuple((row[0], -0.7) for row in clean.top_logprobs or ()))
+    assert compare(clean, likely).max_drift == pytest.approx(1.8)
+
+
+def test_rows_that_list_nothing_on_one_side_make_the_drift_unknown() -> None:
+    bare = replace(answer(), top_ids=((),) * len(TOKENS), top_logprobs=((),) * len(TOKENS))
+    assert compare(answer(), bare).drift is None
 
 
 def test_rows_of_different_width_are_compared_where_they_overlap() -> None:

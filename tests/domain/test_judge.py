@@ -1,271 +1,33 @@
-"""The decision table, row by row, on written histories; every detector beside a control that must not fire."""
+"""What the judge makes of whole runs: exactness, strays, replacements, noise, excess, cut histories."""
 
 from dataclasses import replace
 
 import pytest
 
+from kvgate.domain.counters import Counters
+from kvgate.domain.history import CountersRead, Entry, RunStopped
 from kvgate.domain.judge import judge
 from kvgate.domain.observation import Observation
-from kvgate.domain.policy import Policy, PolicyName
+from kvgate.domain.policy import Policy
 from kvgate.domain.probe import Arm
-from kvgate.domain.reasons import Reason
+from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import RunRecord
-from kvgate.domain.ruling import PairVerdict, RunVerdict
+from kvgate.domain.ruling import RunVerdict
 from kvgate.domain.verdict import Verdict
+from tests.domain.judging import OTHER, SUBJECTS, TIED, both, judged, near_tie, pair
 from tests.domain.making import (
     ARMS,
     HIT,
     LENGTH,
-    TOKENS,
     Answers,
     answer,
     counters,
     entries,
     group_plan,
-    lost,
     refused,
     run_plan,
     whole_run,
-    with_usage,
 )
-
-OTHER = (*TOKENS[:4], *range(200, 212))
-SUBJECTS = (Arm.EXTERNAL, Arm.EXTERNAL_REPEAT)
-
-
-def judged(
-    answers: Answers,
-    readings: dict[Arm, object] | None = None,
-    aligned: bool = False,
-    policy: Policy | None = None,
-    arms: frozenset[Arm] = ARMS,
-) -> RunVerdict:
-    """The ruling on a run of one group."""
-    group = group_plan(aligned=aligned, arms=arms)
-    return judge(run_plan(group, policy=policy), RunRecord(whole_run(entries(group, answers, readings))))  # type: ignore[arg-type]
-
-
-def pair(ruling: RunVerdict, subject: Arm, baseline: Arm) -> PairVerdict:
-    (group,) = ruling.groups
-    return next(each for each in group.pairs if (each.subject, each.baseline) == (subject, baseline))
-
-
-def both(observation: Observation) -> Answers:
-    return dict.fromkeys(SUBJECTS, observation)
-
-
-def test_equal_answers_by_proven_paths_pass_in_row_11() -> None:
-    ruling = judged({})
-    assert (Verdict.PASS, ()) == (ruling.verdict, ruling.reasons)
-    assert {11} == {each.row for each in ruling.groups[0].pairs}
-    assert pair(ruling, Arm.EXTERNAL, Arm.LOCAL).exact
-
-
-def test_row_1_a_foreign_nonce_is_a_leak() -> None:
-    mine, theirs = group_plan("g1", nonce="111111111111"), group_plan("g2", nonce="222222222222")
-    answers: Answers = {Arm.EXTERNAL: answer(text="it is 2222 2222 2222")}
-    history = whole_run(entries(mine, answers), entries(theirs, {}))
-    ruling = judge(run_plan(mine, theirs), RunRecord(history))
-    assert (Verdict.FAIL, Reason.LEAK) == (ruling.verdict, ruling.reasons[0].reason)
-    own = whole_run(entries(mine, {Arm.EXTERNAL: answer(text="it is 111111111111")}), entries(theirs, {}))
-    assert judge(run_plan(mine, theirs), RunRecord(own)).verdict is Verdict.PASS
-
-
-@pytest.mark.parametrize("arm", [Arm.COLD, Arm.LOCAL, Arm.EXTERNAL])
-def test_row_2_a_lost_side_is_inconclusive(arm: Arm) -> None:
-    ruling = judged({arm: lost()})
-    assert Verdict.INCONCLUSIVE is ruling.verdict
-    assert Reason.OBSERVATION_MISSING in [problem.reason for problem in ruling.reasons]
-
-
-def test_row_3_a_subject_refused_twice_fails_and_once_is_inconclusive() -> None:
-    twice = judged({Arm.EXTERNAL: [refused(), refused()]})
-    assert (Verdict.FAIL, Reason.SUBJECT_REFUSED) == (twice.verdict, twice.reasons[0].reason)
-    once = judged({Arm.EXTERNAL: refused()})
-    assert (Verdict.INCONCLUSIVE, Reason.PROBE_REFUSED) == (once.verdict, once.reasons[0].reason)
-    baseline = judged({Arm.COLD: [refused(), refused()]})
-    assert Verdict.INCONCLUSIVE is baseline.verdict
-
-
-def test_row_4_void_observations_neither_acquit_nor_convict() -> None:
-    preempted = {arm: counters(LENGTH - HIT, 0, HIT, preemptions=1) for arm in SUBJECTS}
-    ruling = judged(both(answer(OTHER)), preempted)  # type: ignore[arg-type]
-    assert (Verdict.INCONCLUSIVE, Reason.PREEMPTED) == (ruling.verdict, ruling.reasons[0].reason)
-
-
-def test_row_4_a_contaminated_baseline_does_not_convict() -> None:
-    readings = {Arm.LOCAL: counters(LENGTH - HIT, HIT - 16, 16)}
-    ruling = judged(both(answer(OTHER)), readings)  # type: ignore[arg-type]
-    found = pair(ruling, Arm.EXTERNAL, Arm.LOCAL)
-    assert (Verdict.INCONCLUSIVE, 4, Reason.BASELINE_NOT_LOCAL) == (
-        found.verdict,
-        found.row,
-        found.problem and found.problem.reason,
-    )
-
-
-def test_row_4_a_change_of_rank_is_void() -> None:
-    idle = counters(0, 0, 0, external_queries=0)
-    busy = counters(LENGTH - HIT, 0, HIT, rank="1")
-    ruling = judged({}, {Arm.EXTERNAL: replace(busy, readings=(*idle.readings, *busy.readings))})
-    found = pair(ruling, Arm.EXTERNAL, Arm.LOCAL)
-    assert (Verdict.INCONCLUSIVE, Reason.RANK_CHANGED) == (found.verdict, found.problem and found.problem.reason)
-
-
-def test_row_5_ids_that_do_not_add_up_are_inconclusive() -> None:
-    ruling = judged(both(with_usage(answer(), len(TOKENS) + 1)))
-    assert (Verdict.INCONCLUSIVE, Reason.IDS_INCOMPLETE) == (ruling.verdict, ruling.reasons[0].reason)
-
-
-PROTOCOL_FAULTS = (
-    ((), Reason.EMPTY),
-    (TOKENS[:10], Reason.TRUNCATED),
-    ((TOKENS[0], *TOKENS[:-1]), Reason.FIRST_TOKEN),
-    ((*TOKENS[1:], 7), Reason.FIRST_TOKEN),
-    ((*TOKENS[:2], *[9] * 14), Reason.DEGENERATE),
-)
-
-
-@pytest.mark.parametrize(("ids", "reason"), PROTOCOL_FAULTS)
-def test_row_5_protocol_faults_keep_their_own_name(ids: tuple[int, ...], reason: Reason) -> None:
-    again = judged(both(answer(ids)))
-    assert (Verdict.FAIL, reason) == (again.verdict, again.reasons[0].reason)
-    assert {5} == {each.row for each in again.groups[0].pairs if each.subject in SUBJECTS}
-    once = judged({Arm.EXTERNAL: answer(ids)})
-    assert (Verdict.INCONCLUSIVE, reason) == (once.verdict, once.reasons[0].reason)
-
-
-def test_row_5_two_empty_answers_are_not_equal() -> None:
-    ruling = judged(dict.fromkeys(ARMS, answer(())))
-    assert (Verdict.FAIL, Reason.EMPTY) == (ruling.verdict, ruling.reasons[0].reason)
-
-
-def test_row_6_other_tokens_on_an_exact_pair_fail() -> None:
-    ruling = judged(both(answer(OTHER)))
-    found = pair(ruling, Arm.EXTERNAL, Arm.LOCAL)
-    assert (Verdict.FAIL, 6, Reason.DIVERGED, 4) == (
-        found.verdict,
-        found.row,
-        found.problem and found.problem.reason,
-        found.first_difference,
-    )
-    assert found.attribution is not None
-    assert "external path" in found.attribution
-
-
-@pytest.mark.parametrize("arm", SUBJECTS)
-def test_row_6_a_difference_seen_once_is_intermittent(arm: Arm) -> None:
-    ruling = judged({arm: answer(OTHER)})
-    assert (Verdict.FAIL, Reason.DIVERGED_INTERMITTENT) == (ruling.verdict, ruling.reasons[0].reason)
-
-
-@pytest.mark.parametrize("shift", [1e-9, 0.05])
-def test_row_7_any_drift_on_an_exact_pair_fails_although_the_tokens_are_equal(shift: float) -> None:
-    ruling = judged(both(answer(shift=shift, at=3)))
-    found = pair(ruling, Arm.EXTERNAL, Arm.LOCAL)
-    assert (Verdict.FAIL, 7, True) == (found.verdict, found.row, found.ids_equal)
-    assert (Verdict.FAIL, Reason.DRIFT) == (ruling.verdict, ruling.reasons[0].reason)
-
-
-def test_row_7_a_logprob_that_is_no_number_is_drift() -> None:
-    clean = answer()
-    broken = replace(clean, logprobs=(None, *(clean.logprobs or ())[1:]))
-    found = pair(judged(both(broken)), Arm.EXTERNAL, Arm.LOCAL)
-    assert (Verdict.FAIL, None) == (found.verdict, found.max_drift)
-    assert found.drift_problem == "a logprob is no number on one side only"
-
-
-def test_row_7_declared_loss_is_an_annotation_up_to_its_bound() -> None:
-    lossy = Policy(lossy_bound_nat=0.01)
-    inside = judged(both(answer(shift=0.005)), policy=lossy)
-    assert Verdict.PASS is inside.verdict
-    assert Reason.DECLARED_LOSS in [note.reason for note in pair(inside, Arm.EXTERNAL, Arm.LOCAL).annotations]
-    assert Verdict.FAIL is judged(both(answer(shift=0.02)), policy=lossy).verdict
-
-
-NOISY: Answers = {Arm.LOCAL_REPEAT: answer(shift=0.02)}
-
-
-def test_rows_8_and_9_without_an_exact_control_the_envelope_decides() -> None:
-    inside = judged({**NOISY, **both(answer(shift=0.3))})
-    assert (Verdict.PASS, 11) == (inside.verdict, pair(inside, Arm.EXTERNAL, Arm.LOCAL).row)
-    assert Reason.NOISE in [note.reason for note in pair(inside, Arm.EXTERNAL, Arm.LOCAL).annotations]
-    beyond = judged({**NOISY, **both(answer(shift=0.7))})
-    assert (Verdict.FAIL, 8) == (beyond.verdict, pair(beyond, Arm.EXTERNAL, Arm.LOCAL).row)
-
-
-def test_row_8_a_difference_beyond_the_envelope_seen_once_is_unstable() -> None:
-    ruling = judged({**NOISY, Arm.EXTERNAL: answer(shift=0.7)})
-    assert (Verdict.INCONCLUSIVE, Reason.UNSTABLE) == (ruling.verdict, ruling.reasons[0].reason)
-
-
-def near_tie() -> Observation:
-    """Token 1104 instead of 104, which every answer holds as its runner-up; here the two have changed places."""
-    ids = (*TOKENS[:4], TOKENS[4] + 1000, *TOKENS[5:])
-    clean = answer(ids, gap=0.05)
-    tops = list(clean.top_ids or ())
-    tops[4] = (ids[4], TOKENS[4])
-    return replace(clean, top_ids=tuple(tops))
-
-
-TIED: Answers = {arm: answer(gap=0.05) for arm in ARMS}
-
-
-def test_row_9_a_flip_between_near_ties_is_noise_unless_strict() -> None:
-    noisy = {**TIED, Arm.LOCAL_REPEAT: answer(shift=0.02, gap=0.05), **both(near_tie())}
-    calibrated = judged(noisy)
-    assert Verdict.PASS is calibrated.verdict
-    assert Reason.NEAR_TIE in [note.reason for note in pair(calibrated, Arm.EXTERNAL, Arm.LOCAL).annotations]
-    strict = next(result for result in calibrated.results if result.policy is PolicyName.STRICT)
-    assert (Verdict.FAIL, Reason.TOKENS_DIFFER) == (strict.verdict, strict.reasons[0].reason)
-    assert Verdict.FAIL is judged(noisy, policy=Policy(name=PolicyName.STRICT)).verdict
-
-
-def test_row_9_a_flip_with_a_wide_gap_is_no_near_tie() -> None:
-    ruling = judged({**NOISY, **both(answer(OTHER))})
-    assert (Verdict.FAIL, Reason.DIVERGED) == (ruling.verdict, ruling.reasons[0].reason)
-
-
-def test_a_near_tie_on_an_exact_pair_still_fails() -> None:
-    assert Verdict.FAIL is judged({**TIED, **both(near_tie())}).verdict
-
-
-UNPROVEN = (
-    (counters(LENGTH, 0, 0, external_queries=0), Reason.PATH_NOT_EXERCISED),
-    (counters(LENGTH, 0, 0), Reason.EXTERNAL_MISS),
-    (counters(LENGTH - HIT + 16, 0, HIT - 16), Reason.EXTERNAL_MISS),
-    (counters(LENGTH - HIT, HIT, 0), Reason.LOCAL_NOT_DROPPED),
-    (counters(LENGTH, 0, 0, external_hits=HIT), Reason.LOAD_FAILED),
-    (counters(LENGTH - HIT, 0, HIT, external_hits=0), Reason.SENSOR_CONFLICT),
-    (counters(LENGTH - HIT, 0, HIT, local_hits=16), Reason.SENSOR_CONFLICT),
-    (counters(LENGTH - HIT, 0, HIT, prompt_tokens=LENGTH + 1), Reason.FOREIGN_TRAFFIC),
-    (counters(LENGTH - HIT, 0, HIT, prompt_tokens=LENGTH - 1), Reason.EVIDENCE_MISSING),
-    (counters(-5, 0, HIT, prompt_tokens=HIT - 5), Reason.COUNTER_RESET),
-    (None, Reason.COUNTERS_UNREADABLE),
-)
-
-
-@pytest.mark.parametrize(("reading", "reason"), UNPROVEN)
-def test_row_10_no_pass_without_proof_of_the_path(reading: object, reason: Reason) -> None:
-    ruling = judged({}, dict.fromkeys(SUBJECTS, reading))
-    assert (Verdict.INCONCLUSIVE, reason) == (ruling.verdict, ruling.reasons[0].reason)
-
-
-def test_row_10_usage_that_contradicts_the_counters_is_a_conflict() -> None:
-    ruling = judged(both(with_usage(answer(), len(TOKENS), cached=HIT + 16)))
-    assert (Verdict.INCONCLUSIVE, Reason.SENSOR_CONFLICT) == (ruling.verdict, ruling.reasons[0].reason)
-    assert Verdict.PASS is judged(both(with_usage(answer(), len(TOKENS), cached=HIT))).verdict
-
-
-def test_row_10_answers_that_are_too_short_or_without_logprobs_do_not_pass() -> None:
-    short = judged(dict.fromkeys(ARMS, answer(TOKENS[:7])))
-    assert (Verdict.INCONCLUSIVE, Reason.TOO_SHORT) == (short.verdict, short.reasons[0].reason)
-    bare = replace(answer(), logprobs=None, top_ids=None, top_logprobs=None)
-    without = judged(dict.fromkeys(ARMS, bare))
-    assert (Verdict.INCONCLUSIVE, Reason.LOGPROBS_UNUSABLE) == (without.verdict, without.reasons[0].reason)
-    assert Verdict.PASS is judged(dict.fromkeys(ARMS, bare), policy=Policy(accept_ids_only=True)).verdict
-    zeros = replace(answer(), logprobs=(0.0,) * len(TOKENS))
-    assert Reason.LOGPROBS_UNUSABLE is judged(dict.fromkeys(ARMS, zeros)).reasons[0].reason
 
 
 def test_alignment_makes_cold_pairs_exact_only_when_another_group_proves_it() -> None:
@@ -281,13 +43,28 @@ def test_alignment_makes_cold_pairs_exact_only_when_another_group_proves_it() ->
     assert {"external_vs_cold", "local_vs_cold"} == failing
 
 
-def test_lost_codewords_count_only_beyond_what_controls_lose() -> None:
-    said, silent = answer(text="amber cedar elm"), answer(text="I do not know")
-    every: Answers = dict.fromkeys(ARMS, said)
-    lossy = {**every, Arm.LOCAL_REPEAT: answer(shift=0.02, text="amber cedar elm"), **both(silent)}
-    assert Reason.DIVERGED is judged(lossy).reasons[0].reason
+def without_logprobs(text: str) -> Observation:
+    return replace(answer(text=text), logprobs=None, top_ids=None, top_logprobs=None)
+
+
+def test_lost_codewords_count_where_logprobs_cannot_tell_and_controls_keep_them() -> None:
+    said, silent = without_logprobs("amber cedar elm"), without_logprobs("I do not know")
+    policy = Policy(accept_ids_only=True)
+    lossy: Answers = {**dict.fromkeys(ARMS, said), **both(silent)}
+    assert Reason.DIVERGED is judged(lossy, policy=policy).reasons[0].reason
     forgetful = {**lossy, Arm.COLD_REPEAT: silent}
-    assert Verdict.PASS is judged(forgetful).verdict
+    assert Verdict.PASS is judged(forgetful, policy=policy).verdict
+
+
+@pytest.mark.parametrize(("groups", "verdict"), [(6, Verdict.PASS), (8, Verdict.FAIL)])
+def test_codewords_lost_in_too_many_groups_fail_the_run(groups: int, verdict: Verdict) -> None:
+    """Each loss alone may follow a near tie; losing always and never winning is no accident."""
+    plans = [group_plan(f"g{number}") for number in range(groups)]
+    said = {arm: replace(answer(gap=0.05), text="amber cedar elm") for arm in ARMS}
+    noisy = {**said, Arm.LOCAL_REPEAT: answer(shift=0.02, gap=0.05, text="amber cedar elm"), **both(near_tie())}
+    flat: Answers = {**noisy, Arm.LOCAL: near_tie(), Arm.LOCAL_REPEAT: replace(near_tie(), text="x")}
+    ruling = judge(run_plan(*plans), RunRecord(whole_run(*(entries(plan, flat) for plan in plans))))
+    assert verdict is ruling.verdict, ruling.reasons
 
 
 def test_a_replaced_group_is_shown_but_not_counted() -> None:
@@ -330,3 +107,106 @@ def test_more_differences_than_controls_explain_fail_the_run() -> None:
     alike = {**noisy, Arm.LOCAL: near_tie(), Arm.LOCAL_REPEAT: replace(near_tie(), text="again")}
     calm = judge(run_plan(*groups), RunRecord(whole_run(*(entries(group, alike) for group in groups))))
     assert Verdict.PASS is calm.verdict
+
+
+def test_a_replaced_group_that_proved_a_fault_still_counts() -> None:
+    void, stand_in = group_plan("g1"), group_plan("g1+1")
+    preempted = {Arm.COLD_REPEAT: counters(LENGTH, 0, 0, preemptions=1)}
+    history = whole_run(
+        entries(void, both(answer(OTHER)), preempted),  # type: ignore[arg-type]
+        entries(stand_in, {}, replaces="g1"),
+    )
+    ruling = judge(run_plan(void), RunRecord(history))
+    assert (Verdict.FAIL, Reason.DIVERGED) == (ruling.verdict, ruling.reasons[0].reason)
+
+
+def with_counters(entry: Entry, reading: Counters) -> Entry:
+    assert isinstance(entry, CountersRead)
+    return replace(entry, counters=reading)
+
+
+def test_partial_loads_cannot_acquit_but_can_convict() -> None:
+    """The first attempt brought half the tokens and a wrong answer, the second all and the right one."""
+    group = group_plan()
+    wrong_then_right: Answers = {Arm.EXTERNAL: [answer(OTHER), answer()]}
+    history = whole_run(entries(group, wrong_then_right))
+    partial = counters(LENGTH - 48, 0, 48)
+    first = next(
+        index
+        for index, entry in enumerate(history)
+        if getattr(entry, "arm", None) is Arm.EXTERNAL and getattr(entry, "moment", None) == "after"
+    )
+    history[first] = with_counters(history[first], partial)
+    ruling = judge(run_plan(group), RunRecord(history))
+    assert (Verdict.INCONCLUSIVE, Reason.UNSTABLE) == (ruling.verdict, ruling.reasons[0].reason)
+    right = whole_run(entries(group, {Arm.EXTERNAL: [answer(), answer()]}))
+    right[first] = with_counters(right[first], partial)
+    assert Verdict.PASS is judge(run_plan(group), RunRecord(right)).verdict
+
+
+def test_a_local_hit_after_an_external_load_is_no_baseline() -> None:
+    readings = {Arm.LOCAL: counters(LENGTH - HIT, 0, HIT)}
+    group = group_plan()
+    history = whole_run(entries(group, {Arm.LOCAL: [answer(), answer()]}, readings))  # type: ignore[arg-type]
+    ruling = judge(run_plan(group), RunRecord(history))
+    assert (Verdict.INCONCLUSIVE, Reason.BASELINE_NOT_LOCAL) == (ruling.verdict, ruling.reasons[0].reason)
+
+
+def test_an_unproven_control_is_not_measured_noise() -> None:
+    readings = {Arm.LOCAL_REPEAT: counters(LENGTH - 48, 48, 0)}
+    ruling = judged(both(answer(shift=0.4)), readings)  # type: ignore[arg-type]
+    assert (Verdict.INCONCLUSIVE, Reason.BASELINE_NOT_LOCAL) == (ruling.verdict, ruling.reasons[0].reason)
+
+
+def test_counters_that_do_not_add_up_are_a_conflict() -> None:
+    reading = counters(LENGTH, 0, HIT, prompt_tokens=LENGTH)
+    ruling = judged({}, dict.fromkeys(SUBJECTS, reading))
+    assert (Verdict.INCONCLUSIVE, Reason.SENSOR_CONFLICT) == (ruling.verdict, ruling.reasons[0].reason)
+
+
+def test_an_early_stop_needs_a_fail_to_be_covered_by() -> None:
+    group = group_plan()
+    history = entries(group, {})
+    stop = RunStopped(1.0, Problem(Reason.DIVERGED, "stopped early"))
+    ruling = judge(run_plan(group), RunRecord([*history, stop]))
+    assert (Verdict.INCONCLUSIVE, Reason.DIVERGED) == (ruling.verdict, ruling.reasons[0].reason)
+
+
+def test_a_refusal_that_went_away_is_not_forgotten() -> None:
+    ruling = judged({Arm.EXTERNAL: [refused(), answer()]})
+    assert (Verdict.INCONCLUSIVE, Reason.PROBE_REFUSED) == (ruling.verdict, ruling.reasons[0].reason)
+
+
+def test_on_a_noisy_engine_one_difference_is_unstable_and_two_alike_are_not() -> None:
+    """Another group's control moved, so an exact control may be luck."""
+    groups = [group_plan("g1"), group_plan("g2")]
+    noisy: Answers = {Arm.LOCAL_REPEAT: answer(shift=0.02)}
+
+    def ruled(answers: Answers) -> RunVerdict:
+        return judge(run_plan(*groups), RunRecord(whole_run(entries(groups[0], answers), entries(groups[1], noisy))))
+
+    once = ruled({Arm.EXTERNAL: answer(shift=0.02)})
+    assert (Verdict.INCONCLUSIVE, Reason.UNSTABLE) == (once.verdict, once.reasons[0].reason)
+    twice = ruled(both(answer(shift=0.02)))
+    assert (Verdict.FAIL, Reason.DRIFT) == (twice.verdict, twice.reasons[0].reason)
+
+
+def test_a_baseline_that_alone_is_odd_does_not_convict() -> None:
+    ruling = judged({Arm.LOCAL: answer(OTHER)})
+    found = pair(ruling, Arm.EXTERNAL, Arm.LOCAL)
+    assert (Verdict.INCONCLUSIVE, Reason.UNSTABLE) == (found.verdict, found.problem and found.problem.reason)
+
+
+def test_one_lucky_group_does_not_prove_alignment() -> None:
+    groups = [group_plan(f"g{number}", aligned=True) for number in range(4)]
+    shaped: Answers = {arm: answer(shift=0.2) for arm in (Arm.LOCAL, Arm.LOCAL_REPEAT, *SUBJECTS)}
+    histories = [entries(group, shaped if number else {}) for number, group in enumerate(groups)]
+    assert Verdict.PASS is judge(run_plan(*groups), RunRecord(whole_run(*histories))).verdict
+
+
+def test_a_flip_that_no_logprob_explains_is_undecided_not_wrong() -> None:
+    bare = replace(answer(), logprobs=None, top_ids=None, top_logprobs=None)
+    other = replace(answer(OTHER), logprobs=None, top_ids=None, top_logprobs=None)
+    answers: Answers = {**dict.fromkeys(ARMS, bare), **both(other)}
+    ruling = judged(answers, policy=Policy(accept_ids_only=True))
+    assert (Verdict.INCONCLUSIVE, Reason.LOGPROBS_UNUSABLE) == (ruling.verdict, ruling.reasons[0].reason)

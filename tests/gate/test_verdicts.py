@@ -1,5 +1,6 @@
 """The whole tool against scripted deployments: what each must end with, and why."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,41 @@ def test_requests_are_greedy_and_salted_per_run_and_group(tmp_path: Path) -> Non
         f"kvgate-{run}-{place}" for place in ("t400-1-a", "t400-1-b", "t400-2-a", "t400-2-b", "warmup-writer-a")
     } == {body["cache_salt"] for body in bodies}
     assert len({tuple(body["prompt"][:12]) for body in bodies}) == 3
+
+
+def test_a_subject_lost_twice_is_never_replaced_by_a_luckier_group(tmp_path: Path) -> None:
+    """A 503 on every external hit may be the fault itself."""
+    with serving() as server:
+        busy = b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n"
+
+        def refuse_hits(body: dict[str, Any]) -> bytes | None:
+            first = server.blocks(body["prompt"], body.get("cache_salt", ""))[:1]
+            known = server.script.pool is not None and set(first) <= server.script.pool.keys.keys()
+            return busy if known and not server.local and first else None
+
+        server.script.completion = refuse_hits
+        config = write_config(tmp_path, [server], {})
+        driven = kvgate(tmp_path, "run", "-c", str(config), "--format", "json", "-q")
+    assert driven.code == 3
+    assert driven.reasons[0] == "OBSERVATION_MISSING"
+    assert not [group for group in driven.ruling["groups"] if group["replaced"]]
+
+
+def test_a_hook_may_leave_a_server_running(tmp_path: Path) -> None:
+    hook = ["sh", "-c", "sleep 5 & exit 0"]
+    started = time.monotonic()
+    driven = gate(
+        tmp_path, Script(), gate={"groups_per_tier": 1, "tiers": [400]}, hooks={"before_arm": {"external": hook}}
+    )
+    assert driven.code == 0, driven.stdout
+    assert time.monotonic() - started < 5
+
+
+def test_a_short_control_that_is_served_from_a_cache_shows_a_wrong_floor(tmp_path: Path) -> None:
+    with serving() as server:
+        config = write_config(tmp_path, [server], {"gate": {"tiers": [400, 1200], "groups_per_tier": 1}})
+        text = config.read_text().replace("  model: m", "  model: m\n  geometry: {retention_interval: 512}")
+        config.write_text(text)
+        driven = kvgate(tmp_path, "run", "-c", str(config), "--format", "json", "-q")
+    assert driven.code == 3, driven.stdout
+    assert driven.reasons[0] == "FLOOR_WRONG"

@@ -14,7 +14,7 @@ from kvgate.cli.output import ListFormat, out
 from kvgate.cli.wiring import Explored, connect, draw_seed, explore, plan_for
 from kvgate.config.load import load_config
 from kvgate.domain.deployment import AnswerGrade, Capabilities
-from kvgate.domain.plan import GroupPlan, Plan, computed_tokens
+from kvgate.domain.plan import GroupPlan, Plan, Purpose, computed_tokens
 from kvgate.domain.policy import Grade
 from kvgate.domain.power import excluded_fault_rate
 from kvgate.domain.reasons import Problem, Reason
@@ -41,7 +41,7 @@ def show_plan(path: Path, form: ListFormat) -> ExitCode:
         console.print(f"Note: {note}", markup=False)
     console.print(f"Cost: {plan.computed_tokens()} prompt tokens computed, {plan.sent_tokens()} sent")
     for tier_length in plan.tiers():
-        count = sum(1 for group in plan.groups if group.tier == tier_length)
+        count = sum(1 for group in plan.groups if (group.tier, group.purpose) == (tier_length, Purpose.TIER))
         rate = excluded_fault_rate(count)
         console.print(f"A PASS of tier {tier_length} excludes random faults in more than {rate:.0%} of requests")
     return ExitCode.PASS

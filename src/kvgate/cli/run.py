@@ -49,10 +49,20 @@ def run_gate(path: Path, policy: PolicyName | None, form: Format, junit: Path | 
     write_verdict(run_path, ruling)
     report = make_report(manifest.run_id, manifest.kvgate_version, manifest.started_at, manifest.plan, ruling)
     if junit is not None:
-        junit.write_text(report_junit(report), encoding="utf-8")
+        _write_junit(junit, report_junit(report))
     emit(report, form)
     watcher.said(f"kept in {run_path}")
     return exit_code(ruling, interrupted)
+
+
+def _write_junit(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"--junit {path}: cannot be written ({error.strerror}); the run is kept, and `kvgate report RUN --format "
+            "junit` prints the same"
+        ) from None
 
 
 async def _carry_out(

@@ -199,6 +199,8 @@ async def _geometry(
     if longest is None:
         raise ConfigError("deployment.geometry.max_model_len: the server does not say how long a prompt may be; set it")
     granule = overrides.granule or facts.granule or overrides.block_size or facts.block_size
+    if granule is not None and "granule" not in sources:
+        sources["granule"] = "the block size"
     if granule is None and active:
         granule = await _probe_granule(connection, prompts, longest)
         sources["granule"] = "probing"

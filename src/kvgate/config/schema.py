@@ -191,7 +191,7 @@ class RequestsConfig(_Section):
     """How requests are sent; times in seconds."""
 
     max_tokens: Annotated[Whole, Field(ge=8, le=4096)] = Field(32, description="output tokens, 8 or more")
-    logprobs: Annotated[Whole, Field(ge=1, le=20)] = Field(5, description="top-k logprobs to ask for, 1 to 20")
+    logprobs: Annotated[Whole, Field(ge=2, le=20)] = Field(5, description="top-k logprobs to ask for, 2 to 20")
     stream: bool = Field(True, description="true to stream answers")
     ignore_eos: bool = Field(True, description="true to go on past the end-of-text token")
     connect_s: Annotated[float, Field(gt=0, le=600)] = Field(10.0, description="seconds to wait for a connection")
@@ -244,6 +244,13 @@ class HooksConfig(_Section):
         default_factory=dict, description="arm name to argv list, run after each attempt at that arm"
     )
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(120.0, description="seconds a hook may take")
+
+    @field_validator("before_arm", "after_arm")
+    @classmethod
+    def _arms_are_sent(cls, hooks: dict[Arm, list[str]]) -> dict[Arm, list[str]]:
+        if Arm.WARMUP in hooks:
+            raise ValueError("no hook runs beside the warm-up; name an arm of gate.arms")
+        return hooks
 
 
 class OutputConfig(_Section):

@@ -112,9 +112,21 @@ def compare(baseline: Observation, subject: Observation) -> Comparison:
     ids_equal = left == right
     index = _first_difference(left, right)
     divergence = None if ids_equal else _classify(baseline, subject, index)
-    problem = baseline.logprob_problem() or subject.logprob_problem()
+    problem = baseline.logprob_problem() or subject.logprob_problem() or _incomparable(baseline, subject, index)
     drift = None if problem else _drift(baseline, subject, index)
     return Comparison(ids_equal, divergence, drift, problem)
+
+
+def _incomparable(baseline: Observation, subject: Observation, index: int) -> str | None:
+    """Logprobs that are no numbers on both sides, or listed on one only, must not count as equal."""
+    upto = index + 1
+    chosen = zip((baseline.logprobs or ())[:upto], (subject.logprobs or ())[:upto], strict=False)
+    if any(one is None and other is None for one, other in chosen):
+        return "a logprob is no number on both sides"
+    rows = zip((baseline.top_ids or ())[:upto], (subject.top_ids or ())[:upto], strict=False)
+    if any(not one or not other for one, other in rows):
+        return "the most likely tokens are not listed at every position"
+    return None
 
 
 def _first_difference(left: tuple[int, ...], right: tuple[int, ...]) -> int:
@@ -145,7 +157,8 @@ def _kind(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[DivergenceClas
     doubled = len(right) > MIN_SHIFT_OVERLAP and right[1:] == left[: len(right) - 1] and right[0] == left[0]
     if is_degenerate(right) and not is_degenerate(left):
         return DivergenceClass.DEGENERATE, 0
-    if lost or doubled:
+    if (lost or doubled) and not is_degenerate(right):
+        # A looping text is its own neighbour; that is no lost token.
         return DivergenceClass.FIRST_TOKEN, 0
     for shift in (step for size in range(1, MAX_SHIFT + 1) for step in (size, -size)):
         ours = left[: len(left) - shift] if shift > 0 else left[-shift:]
@@ -166,7 +179,10 @@ def is_degenerate(ids: tuple[int, ...]) -> bool:
 
 
 def _standing(side: Observation, index: int, own: int | None, other: int | None) -> tuple[int | None, float | None]:
-    """Rank of ``other`` in the side's top-k at ``index``, and how much likelier the side held its own token."""
+    """Rank of ``other`` in the side's top-k at ``index``, and how much likelier the side held its own token.
+
+    Both None where the side does not list ``other`` (it is then less likely than all that are listed).
+    """
     if own is None or other is None or side.top_ids is None or side.top_logprobs is None:
         return None, None
     if index >= len(side.top_ids) or other not in side.top_ids[index]:
@@ -226,7 +242,11 @@ def _apart(left: _Floats, right: _Floats) -> _Floats:
 
 
 def _top_drift(baseline: Observation, subject: Observation, count: int) -> _Floats:
-    """Per position, the largest drift among the tokens that both sides list in their top-k; shape (count,)."""
+    """Per position, the largest drift among the tokens of both top-k; shape (count,).
+
+    A token that only one side lists is, on the other, at most as likely as the least likely token listed there;
+    what it exceeds that by is a lower bound of its drift.
+    """
     ids_left, values_left = _matrix(baseline, count)
     ids_right, values_right = _matrix(subject, count)
     match = (ids_left[:, :, None] == ids_right[:, None, :]) & (ids_left[:, :, None] >= 0)
@@ -234,7 +254,27 @@ def _top_drift(baseline: Observation, subject: Observation, count: int) -> _Floa
         np.broadcast_to(values_left[:, :, None], match.shape).copy(),
         np.broadcast_to(values_right[:, None, :], match.shape),
     )
-    return np.asarray(np.where(match, apart, 0.0).max(axis=(1, 2)), dtype=np.float64)
+    listed = np.where(match, apart, 0.0).max(axis=(1, 2))
+    alone = np.maximum(
+        _unlisted(ids_left, values_left, ids_right, values_right, match.any(axis=2)),
+        _unlisted(ids_right, values_right, ids_left, values_left, match.any(axis=1)),
+    )
+    return np.asarray(np.maximum(listed, alone), dtype=np.float64)
+
+
+def _unlisted(
+    ids: npt.NDArray[np.int64],
+    values: _Floats,
+    other_ids: npt.NDArray[np.int64],
+    other_values: _Floats,
+    matched: npt.NDArray[np.bool_],
+) -> _Floats:
+    """Per position, by how much the likeliest token that only this side lists exceeds the other side's least likely."""
+    least = np.where(other_ids >= 0, np.nan_to_num(other_values, nan=-np.inf), np.inf).min(axis=1)
+    mine = np.where((ids >= 0) & ~matched, np.nan_to_num(values, nan=-np.inf), -np.inf).max(axis=1)
+    with np.errstate(invalid="ignore"):
+        above = mine - least
+    return np.asarray(np.where(np.isfinite(mine) & np.isfinite(least), np.maximum(above, 0.0), 0.0))
 
 
 def _matrix(side: Observation, count: int) -> tuple[npt.NDArray[np.int64], _Floats]:

@@ -121,6 +121,10 @@ def _conflicts(
     delta: CounterDelta, computed: int, local: int, external: int, observation: Observation | None
 ) -> tuple[Problem, ...]:
     problems: list[Problem] = []
+    prompt = delta.total(Counter.PROMPT_TOKENS)
+    if prompt is not None and computed + local + external != prompt:
+        detail = f"{computed} computed + {local} local + {external} external are not the {prompt} prompt tokens counted"
+        problems.append(Problem(Reason.SENSOR_CONFLICT, detail))
     looked_up = delta.total(Counter.EXTERNAL_HITS)
     failed = delta.total(Counter.FAILED_LOADS)
     if failed:
@@ -185,4 +189,4 @@ def _external_problem(wanted: float, expected: int, evidence: Evidence, policy: 
 # Problems that make a probe worthless whatever path it took: it neither acquits nor convicts.
 VOIDING = (Reason.PREEMPTED, Reason.FOREIGN_TRAFFIC, Reason.COUNTER_RESET, Reason.RECOMPUTED)
 # Problems that leave the answer usable but forbid a PASS.
-WEAKENING = (Reason.SENSOR_CONFLICT, Reason.EVIDENCE_MISSING, Reason.COUNTERS_UNREADABLE)
+WEAKENING = (Reason.SENSOR_CONFLICT, Reason.LOAD_FAILED, Reason.EVIDENCE_MISSING, Reason.COUNTERS_UNREADABLE)

@@ -9,7 +9,16 @@ import numpy as np
 from kvgate.domain.advice import advice_for
 from kvgate.domain.divergence import Comparison
 from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, LOCAL_REPEAT, NoiseFloor, noise_floor
-from kvgate.domain.pairing import GroupView, answer, build_view, view_group
+from kvgate.domain.pairing import (
+    GroupView,
+    answer,
+    build_view,
+    proves_alignment,
+    recall_lost_and_won,
+    strays_of,
+    view_group,
+    with_leaks,
+)
 from kvgate.domain.plan import PairKind, Plan, Purpose
 from kvgate.domain.policy import PolicyName
 from kvgate.domain.power import excess_p_value, excluded_fault_rate
@@ -36,12 +45,12 @@ _DIFFERENT = (Reason.NEAR_TIE, Reason.UNSTABLE, Reason.TOKENS_DIFFER)
 def judge(plan: Plan, run: RunRecord) -> RunVerdict:
     """Judge a run. Works on a history that was cut off anywhere: what is missing is INCONCLUSIVE."""
     replaced = {record.replaces for record in run.groups.values() if record.replaces}
-    views = tuple(view_group(plan, record) for record in run.groups.values())
+    views = with_leaks(plan, tuple(view_group(plan, record) for record in run.groups.values()))
     counted = tuple(view for view in views if view.record.plan.id not in replaced)
     groups = tuple(_judge_group(plan, view, counted, view.record.plan.id in replaced) for view in views)
-    results = tuple(_result(plan, run, groups, name) for name in PolicyName)
+    results = tuple(_result(plan, run, groups, counted, name) for name in PolicyName)
     chosen = next(result for result in results if result.policy is plan.policy.name)
-    proven = any(view.shows_alignment for view in counted)
+    proven = any(proves_alignment(counted, apart_from=view) for view in counted if view.record.plan.aligned)
     return RunVerdict(
         verdict=chosen.verdict,
         reasons=chosen.reasons,
@@ -65,8 +74,19 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
 
 def _judge_group(plan: Plan, view: GroupView, everyone: tuple[GroupView, ...], replaced: bool) -> GroupVerdict:
     seen = [build_view(plan, view, pair, everyone) for pair in view.record.plan.pairs]
-    calibrated = tuple(_judge_pair(view, each, why_not) for each, why_not in seen)
-    strict = tuple(_judge_pair(view, replace(each, strict=True), why_not) for each, why_not in seen)
+    stray = [
+        build_view(plan, view, pair, everyone, each)
+        for each in strays_of(plan, view)
+        for pair in view.record.plan.pairs
+        if pair.subject is each.arm and pair.baseline in view.standings
+    ]
+    calibrated, strict = (
+        (
+            *(_judge_pair(view, replace(each, strict=policy), why_not) for each, why_not in seen),
+            *filter(_convicts, (_judge_pair(view, replace(each, strict=policy), why) for each, why in stray)),
+        )
+        for policy in (False, True)
+    )
     chosen = strict if plan.policy.name is PolicyName.STRICT else calibrated
     group = view.record.plan
     return GroupVerdict(
@@ -117,6 +137,12 @@ def _judge_pair(view: GroupView, seen: PairView, why_not: str | None) -> PairVer
     )
 
 
+def _convicts(pair: PairVerdict) -> bool:
+    """Strays can only speak against the path: an incomplete load proves nothing by being right."""
+    unstable = pair.problem is not None and pair.problem.reason is Reason.UNSTABLE
+    return pair.verdict is Verdict.FAIL or unstable
+
+
 def _drift_problem(comparison: Comparison | None) -> str | None:
     if comparison is None or comparison.drift is None:
         return comparison.drift_problem if comparison is not None else None
@@ -129,7 +155,15 @@ def _reasons(pairs: Iterable[PairVerdict]) -> tuple[Problem, ...]:
         (pair for pair in pairs if pair.required and pair.problem is not None),
         key=lambda pair: pair.verdict is not Verdict.FAIL,
     )
-    return tuple({pair.problem.reason: pair.problem for pair in reversed(ranked) if pair.problem}.values())[::-1]
+    return _first_of_each(pair.problem for pair in ranked if pair.problem is not None)
+
+
+def _first_of_each(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """The first problem of every reason, in order."""
+    found: dict[Reason, Problem] = {}
+    for problem in problems:
+        found.setdefault(problem.reason, problem)
+    return tuple(found.values())
 
 
 def _summary(view: GroupView, arm: Arm, path: Path) -> ArmSummary:
@@ -155,10 +189,15 @@ def _summary(view: GroupView, arm: Arm, path: Path) -> ArmSummary:
     )
 
 
-def _result(plan: Plan, run: RunRecord, groups: tuple[GroupVerdict, ...], name: PolicyName) -> PolicyResult:
+def _result(
+    plan: Plan, run: RunRecord, groups: tuple[GroupVerdict, ...], views: tuple[GroupView, ...], name: PolicyName
+) -> PolicyResult:
     """The run's verdict under one policy: the worst group, and everything that forbids a PASS."""
     strict = name is PolicyName.STRICT
-    counted = [group for group in groups if not group.replaced]
+    # What a group proved wrong stays proved, also where another of its arms was void and it was sent again.
+    counted = [
+        group for group in groups if not group.replaced or (group.strict if strict else group.verdict) is Verdict.FAIL
+    ]
     verdicts = [group.strict if strict else group.verdict for group in counted]
     reasons = [
         Problem(problem.reason, f"group {group.id}: {problem.detail}")
@@ -167,7 +206,7 @@ def _result(plan: Plan, run: RunRecord, groups: tuple[GroupVerdict, ...], name: 
         for problem in (group.strict_reasons if strict else group.reasons)
     ]
     blockers = [*plan.obstacles, *_blockers(plan, run, counted, strict)]
-    excess = None if strict else _excess(plan, counted)
+    excess = None if strict else _excess(plan, counted) or _lost_codewords(plan, views)
     verdict = merge([*verdicts, *([Verdict.INCONCLUSIVE] if blockers else []), *([Verdict.FAIL] if excess else [])])
     if not counted and not blockers:
         blockers.append(Problem(Reason.NOTHING_CHECKED, "no group was sent"))
@@ -176,7 +215,7 @@ def _result(plan: Plan, run: RunRecord, groups: tuple[GroupVerdict, ...], name: 
     failures = [problem for problem in sorted(reasons, key=_severity) if verdict is Verdict.FAIL]
     others = [] if failures else sorted(reasons, key=_severity)
     every = [*([excess] if excess else []), *failures, *stopped, *others, *rest]
-    return PolicyResult(name, verdict, tuple({problem.reason: problem for problem in reversed(every)}.values())[::-1])
+    return PolicyResult(name, verdict, _first_of_each(every))
 
 
 def _severity(problem: Problem) -> int:
@@ -186,7 +225,9 @@ def _severity(problem: Problem) -> int:
 
 def _blockers(plan: Plan, run: RunRecord, counted: list[GroupVerdict], strict: bool) -> list[Problem]:
     found: list[Problem] = []
-    if run.stopped is not None and run.stopped.reason not in (Reason.DIVERGED, Reason.DRIFT):
+    failed = any((group.strict if strict else group.verdict) is Verdict.FAIL for group in counted)
+    early = run.stopped is not None and run.stopped.reason is Reason.DIVERGED
+    if run.stopped is not None and not (early and failed):
         found.append(run.stopped)
     elif run.stopped is None and not run.completed and not plan.obstacles:
         found.append(Problem(Reason.INTERRUPTED, "the history ends before the run was done"))
@@ -226,6 +267,20 @@ def _excess(plan: Plan, counted: list[GroupVerdict]) -> Problem | None:
     return None
 
 
+def _lost_codewords(plan: Plan, views: tuple[GroupView, ...]) -> Problem | None:
+    """External answers that lose codewords cold ones hold, more often than the other way round (exact sign test).
+
+    Benign flips lose and win alike; each flip alone may be a near tie.
+    """
+    lost, won = recall_lost_and_won(views)
+    total = lost + won
+    p_value = sum(math.comb(total, k) for k in range(lost, total + 1)) / 2**total
+    if not lost or p_value >= plan.policy.alpha:
+        return None
+    detail = f"{lost} groups lost the codeword on the external path, {won} won it (p = {p_value:.2g})"
+    return Problem(Reason.EXCESS_DIVERGENCE, detail)
+
+
 def _differing(counted: list[GroupVerdict], kind: PairKind) -> tuple[int, int]:
     pairs = [
         pair
@@ -260,7 +315,7 @@ def _noise(views: tuple[GroupView, ...]) -> tuple[NoiseFloor, ...]:
 def _power(plan: Plan, groups: tuple[GroupVerdict, ...]) -> tuple[TierPower, ...]:
     found: list[TierPower] = []
     for tier in plan.tiers():
-        members = [group for group in groups if group.tier == tier and not group.replaced]
+        members = [each for each in groups if (each.tier, each.purpose) == (tier, Purpose.TIER) and not each.replaced]
         for arm in (Arm.EXTERNAL, Arm.LOCAL):
             clean = [
                 group

@@ -1,12 +1,13 @@
 """Setting up each pair for the decision table: which are exact, against which tolerance, after which controls."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvgate.domain.divergence import Comparison, compare
 from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, LOCAL_REPEAT, Control, envelope_for
 from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import PairKind, PairPlan, Plan
 from kvgate.domain.probe import Arm
+from kvgate.domain.prompt import NONCE_DIGITS
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import GroupRecord
 from kvgate.domain.rows import PairView
@@ -21,6 +22,7 @@ class GroupView:
     standings: dict[Arm, Standing]
     repeats: dict[tuple[Arm, ...], tuple[Standing, ...]]
     controls: tuple[Control, ...]
+    leaks: tuple[str, ...] = ()
 
     @property
     def shows_alignment(self) -> bool:
@@ -77,10 +79,13 @@ def recall(observation: Observation | None, asked: tuple[str, ...]) -> int:
 
 
 def build_view(
-    plan: Plan, group: GroupView, pair: PairPlan, everyone: tuple[GroupView, ...]
+    plan: Plan, group: GroupView, pair: PairPlan, everyone: tuple[GroupView, ...], stray: Standing | None = None
 ) -> tuple[PairView, str | None]:
-    """The table's view of one pair under the calibrated policy, and why it is not exact (None if it is)."""
-    baseline, subject = group.standings.get(pair.baseline), group.standings.get(pair.subject)
+    """The table's view of one pair under the calibrated policy, and why it is not exact (None if it is).
+
+    ``stray`` takes the subject's place: an attempt that is not the arm's standing one.
+    """
+    baseline, subject = group.standings.get(pair.baseline), stray or group.standings.get(pair.subject)
     left, right = answer(baseline), answer(subject)
     comparison = compare(left, right) if left is not None and right is not None else None
     itself = (subject.arm, subject.number) if subject is not None else None
@@ -89,6 +94,9 @@ def build_view(
     why_not = _why_not_exact(group, pair, baseline, subject, everyone)
     controls = tuple(control for each in everyone for control in each.controls)
     proven = subject is not None and subject.proven
+    envelope = envelope_for(group.record.plan.id, pair.kind, proven, controls, plan.policy)
+    if pair.kind is not PairKind.LOCAL_VS_COLD and plan.policy.lossy_bound_nat is not None:
+        envelope = replace(envelope, nat=max(envelope.nat, plan.policy.lossy_bound_nat))
     view = PairView(
         plan=pair,
         baseline=baseline,
@@ -97,16 +105,57 @@ def build_view(
         comparison=comparison,
         repeat_comparisons=again,
         control=_control_of(group, pair),
+        control_problem=_control_problem(group, pair),
+        against_repeat=_against_repeat(group, pair, right),
         exact=why_not is None,
-        envelope=envelope_for(group.record.plan.id, pair.kind, proven, controls, plan.policy),
+        noisy=_noisy(group, pair, controls),
+        envelope=envelope,
         broken_off=_broken_off(group),
-        leaks=_leaks(group, pair, repeats, everyone),
-        lost_recall=_lost_recall(group, left, right, everyone),
-        lost_again=sum(1 for each in repeats if _lost_recall(group, left, answer(each), everyone) > 0),
+        leaks=group.leaks,
+        lost_recall=_lost_recall(group, comparison, left, right, everyone),
+        lost_again=sum(
+            1
+            for each, seen in zip(repeats, again, strict=False)
+            if _lost_recall(group, seen, left, answer(each), everyone) > 0
+        ),
         policy=plan.policy,
         strict=False,
     )
     return view, why_not
+
+
+def strays_of(plan: Plan, group: GroupView) -> tuple[Standing, ...]:
+    """External answers that are not their arm's standing one, yet held tokens from outside.
+
+    Partial and repeated loads are answers of the path under test, too: they cannot acquit, but they can convict.
+    """
+    found = repeats_of(plan, group.record, (Arm.EXTERNAL, Arm.EXTERNAL_REPEAT))
+    standing = {(each.arm, each.number) for each in group.standings.values()}
+    return tuple(each for each in found if each.evidence.external and (each.arm, each.number) not in standing)
+
+
+def _control_problem(group: GroupView, pair: PairPlan) -> Problem | None:
+    """Why a planned control could not be taken; unknown noise is not the same as measured noise."""
+    if pair.control is None or _control_of(group, pair) is not None:
+        return None
+    repeat = group.standings.get(pair.control[1])
+    if repeat is None:
+        return _broken_off(group) or Problem(Reason.OBSERVATION_MISSING, f"{pair.control[1].value} was not reached")
+    problem = repeat.void or repeat.unproven
+    return problem or Problem(Reason.OBSERVATION_MISSING, f"{repeat.arm.value} has no complete answer")
+
+
+def _against_repeat(group: GroupView, pair: PairPlan, right: Observation | None) -> Comparison | None:
+    """The subject held against the baseline's repeat instead of the baseline."""
+    repeat = answer(group.standings.get(pair.control[1])) if pair.control is not None else None
+    return compare(repeat, right) if repeat is not None and right is not None else None
+
+
+def _noisy(group: GroupView, pair: PairPlan, controls: tuple[Control, ...]) -> bool:
+    """Whether another group's control of the same kind was not exact: then even an exact one may be luck."""
+    kind = LOCAL_REPEAT if pair.kind is PairKind.EXTERNAL_VS_LOCAL else COLD_REPEAT
+    mine = group.record.plan.id
+    return any(each.kind == kind and each.group != mine and not each.comparison.exact for each in controls)
 
 
 def _broken_off(group: GroupView) -> Problem | None:
@@ -155,41 +204,79 @@ def _why_not_exact(
         return None
     if not group.record.plan.aligned:
         return "the length is not aligned: the cold run ends on a chunk of another shape"
-    others = any(each.shows_alignment for each in everyone if each.record.plan.id != group.record.plan.id)
-    return None if others else "alignment is predicted, but no other group has proven it"
+    return None if proves_alignment(everyone, apart_from=group) else "alignment is predicted, but not proven by others"
 
 
-def _leaks(
-    group: GroupView, pair: PairPlan, repeats: tuple[Standing, ...], everyone: tuple[GroupView, ...]
-) -> tuple[str, ...]:
-    answers = [(pair.baseline, answer(group.standings.get(pair.baseline)))]
-    answers += [(pair.subject, answer(group.standings.get(pair.subject)))]
-    answers += [(each.arm, answer(each)) for each in repeats]
+def proves_alignment(everyone: tuple[GroupView, ...], apart_from: GroupView) -> bool:
+    """Whether most of the other aligned groups show cold equal to local at exactly 0.0; a single one may be luck."""
+    shown = [
+        each.shows_alignment
+        for each in everyone
+        if each is not apart_from and each.record.plan.aligned and any(c.kind == COLD_LOCAL for c in each.controls)
+    ]
+    return 2 * sum(shown) > len(shown)
+
+
+def with_leaks(plan: Plan, views: tuple[GroupView, ...]) -> tuple[GroupView, ...]:
+    """The same groups, each told which of its answers hold the nonce of another group (replaced ones included)."""
+    nonces = [(view.record.plan.id, view.record.plan.nonce) for view in views]
+    return tuple(replace(view, leaks=_leaks(plan, view, nonces)) for view in views)
+
+
+def _leaks(plan: Plan, view: GroupView, nonces: list[tuple[str, str]]) -> tuple[str, ...]:
+    mine = view.record.plan.id
+    arms = tuple(dict.fromkeys(step.arm for step in view.record.plan.steps))
     found: list[str] = []
-    for arm, observation in answers:
-        text = "".join(observation.text.split()) if observation is not None else ""
-        found += [
-            f"{arm.value} answers with the nonce of group {other.record.plan.id}"
-            for other in everyone
-            if other.record.plan.id != group.record.plan.id and other.record.plan.nonce in text
-        ]
+    for each in repeats_of(plan, view.record, arms):
+        text = "".join(each.observation.text.split()) if each.observation is not None else ""
+        digits = "".join(char for char in text if char.isdigit())
+        if len(digits) >= NONCE_DIGITS:
+            found += [
+                f"{each.arm.value} answers with the nonce of group {name}"
+                for name, nonce in nonces
+                if name != mine and nonce in text
+            ]
     return tuple(found)
 
 
 def _lost_recall(
-    group: GroupView, left: Observation | None, right: Observation | None, everyone: tuple[GroupView, ...]
+    group: GroupView,
+    comparison: Comparison | None,
+    left: Observation | None,
+    right: Observation | None,
+    everyone: tuple[GroupView, ...],
 ) -> int:
-    """Codewords the subject lost beyond the worst loss between any two control arms; 0 if recall is uninformative."""
+    """Codewords the subject lost beyond the worst loss between an arm and its repeat.
+
+    Counted only where logprobs cannot tell a benign flip from a wrong answer: after a near tie a healthy model may
+    well lose the codeword. The run as a whole looks at recall again.
+    """
     asked = group.record.plan.asked
-    if not asked or left is None or right is None:
+    if not asked or left is None or right is None or comparison is None or comparison.drift is not None:
         return 0
     lost = recall(left, asked) - recall(right, asked)
-    if lost <= 0:
-        return 0
-    return max(0, lost - max((_control_loss(each) for each in everyone), default=0))
+    return max(0, lost - max((_control_loss(each) for each in everyone), default=0)) if lost > 0 else 0
 
 
 def _control_loss(group: GroupView) -> int:
-    arms = (Arm.COLD, Arm.COLD_REPEAT, Arm.LOCAL, Arm.LOCAL_REPEAT)
-    counts = [recall(answer(group.standings[arm]), group.record.plan.asked) for arm in arms if arm in group.standings]
-    return max(counts) - min(counts) if counts else 0
+    """The most codewords an arm lost against its own repeat."""
+    asked = group.record.plan.asked
+    losses = [0]
+    for one, other in ((Arm.COLD, Arm.COLD_REPEAT), (Arm.LOCAL, Arm.LOCAL_REPEAT)):
+        if one in group.standings and other in group.standings:
+            counts = [recall(answer(group.standings[arm]), asked) for arm in (one, other)]
+            losses.append(abs(counts[0] - counts[1]))
+    return max(losses)
+
+
+def recall_lost_and_won(views: tuple[GroupView, ...]) -> tuple[int, int]:
+    """In how many groups the external answer lost the codeword the cold one had, and in how many it won it."""
+    lost = won = 0
+    for view in views:
+        asked = view.record.plan.asked
+        cold, external = answer(view.standings.get(Arm.COLD)), answer(view.standings.get(Arm.EXTERNAL))
+        if asked and cold is not None and external is not None:
+            difference = recall(cold, asked) - recall(external, asked)
+            lost += difference > 0
+            won += difference < 0
+    return lost, won

@@ -30,6 +30,5 @@ class Policy:
     lossy_bound_nat: float | None = None
     accept_ids_only: bool = False
     accept_text_only: bool = False
-    require_proven_alignment: bool = False
     alpha: float = 0.01
     min_output_tokens: int = 8

@@ -67,6 +67,9 @@ def _again(plan: Plan, record: GroupRecord, step: ArmStep, attempts: list[Attemp
     if step.arm is Arm.COLD and record.plan.purpose is not Purpose.SHORT_CONTROL:
         return standing.unproven.reason is Reason.NOT_COLD
     if step.path is Path.LOCAL and standing.unproven.reason is Reason.BASELINE_NOT_LOCAL:
+        if standing.evidence.external:
+            # What was loaded now lies in the local cache: no baseline can be had from this prompt any more.
+            return True
         if count < limits.local_attempts:
             return Send(step, count, False, limits.settle_s, "the local cache")
         return False
@@ -113,29 +116,34 @@ def _answers(baseline: Standing, subject: Standing) -> tuple[Observation | None,
 
 
 def is_void(plan: Plan, record: GroupRecord) -> bool:
-    """Whether the group can neither acquit nor convict through no fault of the path, and may be replaced."""
-    for step in record.plan.steps:
-        standing = standing_of(plan, record, step.arm)
-        if standing is None:
-            continue
-        if standing.observation is None or standing.observation.outcome is Outcome.LOST:
-            return True
-        if standing.void is not None and standing.void.reason is not Reason.HOOK_FAILED:
-            return True
-        if _missed_for_good(plan, step, standing):
-            return True
-        baseline = step.arm in (Arm.COLD, Arm.LOCAL) and record.plan.purpose is not Purpose.SHORT_CONTROL
-        if (
-            baseline
-            and standing.unproven is not None
-            and standing.unproven.reason
-            in (
-                Reason.NOT_COLD,
-                Reason.BASELINE_NOT_LOCAL,
-            )
-        ):
-            return True
-    return False
+    """Whether the group can neither acquit nor convict through no fault of the path, and may be replaced.
+
+    A subject that is lost or refused is no such case: that may well be the fault.
+    """
+    standings = {
+        step.arm: (step, standing)
+        for step in record.plan.steps
+        if (standing := standing_of(plan, record, step.arm)) is not None
+    }
+    ranks = {standing.evidence.rank for step, standing in standings.values() if step.path is not Path.COLD}
+    if len(ranks - {None}) > 1:
+        return True
+    return any(_is_void(plan, record, step, standing) for step, standing in standings.values())
+
+
+def _is_void(plan: Plan, record: GroupRecord, step: ArmStep, standing: Standing) -> bool:
+    if standing.void is not None:
+        return standing.void.reason is not Reason.HOOK_FAILED
+    if standing.observation is None or standing.observation.outcome is Outcome.LOST:
+        return step.path is not Path.EXTERNAL
+    if _missed_for_good(plan, step, standing):
+        return True
+    baseline = step.arm is not Arm.COLD_REPEAT and record.plan.purpose is not Purpose.SHORT_CONTROL
+    return (
+        baseline
+        and standing.unproven is not None
+        and standing.unproven.reason in (Reason.NOT_COLD, Reason.BASELINE_NOT_LOCAL)
+    )
 
 
 def _missed_for_good(plan: Plan, step: ArmStep, standing: Standing) -> bool:
@@ -190,4 +198,5 @@ def _grossly(plan: Plan, baseline: Standing, subject: Standing) -> bool:
     left, right = _answers(baseline, subject)
     if left is None or right is None:
         return False
-    return not compare(left, right).within(plan.policy.envelope_cap_nat)
+    bound = max(plan.policy.envelope_cap_nat, plan.policy.lossy_bound_nat or 0.0)
+    return not compare(left, right).within(bound)

@@ -19,7 +19,6 @@ class Reason(str, Enum):
     TRUNCATED = "TRUNCATED"
     FIRST_TOKEN = "FIRST_TOKEN"
     DEGENERATE = "DEGENERATE"
-    ISOLATION = "ISOLATION"
     # INCONCLUSIVE: the path
     NOTHING_CHECKED = "NOTHING_CHECKED"
     PATH_NOT_EXERCISED = "PATH_NOT_EXERCISED"
@@ -126,10 +125,6 @@ REASONS: dict[Reason, ReasonText] = {
         "The answer repeats itself without end while the baseline does not.",
         "Suspect NaN or zeroed state on the reused path.",
     ),
-    Reason.ISOLATION: ReasonText(
-        "KV written under one salt was served under another.",
-        "Do not share this pool between tenants; the store's key leaves out the salt.",
-    ),
     Reason.NOTHING_CHECKED: ReasonText(
         "No group was judged, so nothing is known.",
         "Read the other reasons of the run; they say what stood in the way.",
@@ -157,11 +152,11 @@ REASONS: dict[Reason, ReasonText] = {
     ),
     Reason.NOT_COLD: ReasonText(
         "The arm meant to be cold was served from a cache.",
-        "Check that the prompt is new to this pool; a store that ignores salts must be declared (engine.salts: ignored).",
+        "Check that the prompt is new to this pool; a store that ignores salts must be declared (deployment.salts: ignored).",
     ),
     Reason.SALT_IGNORED: ReasonText(
         "A fresh cache salt did not make the prompt cold: the store ignores salts.",
-        "Declare it (engine.salts: ignored); the cold repeat is then left out and the report says what that costs.",
+        "Declare it (deployment.salts: ignored); the cold repeat is then left out and the report says what that costs.",
     ),
     Reason.LOAD_FAILED: ReasonText(
         "The lookup counted a hit but the tokens did not arrive; the engine computed them itself.",

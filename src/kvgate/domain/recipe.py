@@ -89,6 +89,7 @@ def what_is_missing(steps: tuple[ArmStep, ...]) -> tuple[str, ...]:
     """Arms a full group would have and this one lacks, each with the power that costs."""
     arms = {step.arm for step in steps}
     costs = {
+        Arm.EXTERNAL: "no external arm: nothing is said about an external pool",
         Arm.LOCAL: "no local arm: external hits are compared with cold runs only, so drift has no exact floor",
         Arm.LOCAL_REPEAT: "no local_repeat: the exact floor of local hits is not measured, so no pair counts as exact",
         Arm.EXTERNAL_REPEAT: "no external_repeat: a difference is repeated only when it is seen",

@@ -18,7 +18,9 @@ class PairView:
     """Everything the table looks at for one pair.
 
     ``exact`` is whether the pair must be bit-equal: shape-matched, or alignment predicted and proven.
-    ``control`` is the baseline held against its own repeat. ``lost_recall`` counts codewords the subject lost
+    ``control`` is the baseline held against its own repeat; ``control_problem`` says why a planned one could not be
+    taken; ``against_repeat`` is the subject held against that repeat. ``noisy`` is whether other groups' controls
+    of the same kind were not exact. ``lost_recall`` counts codewords the subject lost
     beyond what controls lost, ``lost_again`` the repeats that lost some, too. ``broken_off`` says why the group
     ended early. ``repeats`` are further subjects, with their comparisons to the baseline.
     """
@@ -30,7 +32,10 @@ class PairView:
     comparison: Comparison | None
     repeat_comparisons: tuple[Comparison, ...]
     control: Comparison | None
+    control_problem: Problem | None
+    against_repeat: Comparison | None
     exact: bool
+    noisy: bool
     envelope: Envelope
     broken_off: Problem | None
     leaks: tuple[str, ...]
@@ -101,9 +106,9 @@ def refused(view: PairView) -> Decision | None:
         detail = f"{view.plan.baseline.value}: {view.baseline.observation.detail}"
         return _inconclusive(Problem(Reason.PROBE_REFUSED, detail))
     subject = view.subject
-    if subject is None or subject.observation is None or subject.observation.outcome is not Outcome.REFUSED:
+    if subject is None or subject.observation is None or not subject.refusals:
         return None
-    detail = f"{view.plan.subject.value}: {subject.observation.detail}"
+    detail = f"{view.plan.subject.value}: {subject.refused_with}"
     if subject.refusals >= 2:
         return _fail(Reason.SUBJECT_REFUSED, detail)
     return _inconclusive(Problem(Reason.PROBE_REFUSED, detail))
@@ -138,6 +143,8 @@ def protocol(view: PairView) -> Decision | None:
     baseline, subject = _ok(view.baseline), _ok(view.subject)
     if baseline is None or subject is None or view.comparison is None:
         return None
+    if subject.token_ids == () and baseline.token_ids == ():
+        return _inconclusive(Problem(Reason.EMPTY, "no arm has tokens, so there is no answer to compare with"))
     if subject.token_ids == ():
         again = any((_ok(repeat) or subject).token_ids == () for repeat in view.repeats)
         detail = "the answer has no tokens" + (", again when repeated" if again else "")
@@ -157,6 +164,8 @@ def protocol(view: PairView) -> Decision | None:
     )
     detail = f"{_where(divergence)}, {'again' if again else 'not'} when repeated"
     reason = _PROTOCOL[divergence.kind]
+    if view.strict and not again:
+        return _fail(Reason.TOKENS_DIFFER, detail)
     return _fail(reason, detail) if again else _inconclusive(Problem(reason, detail))
 
 
@@ -165,7 +174,12 @@ def exact_ids(view: PairView) -> Decision | None:
     result = view.comparison
     if result is None or not (view.exact and view.control_exact) or result.ids_equal:
         return None
+    bound = view.policy.lossy_bound_nat
+    if bound is not None and view.plan.kind is not PairKind.LOCAL_VS_COLD and result.within(bound):
+        return Decision(None, Problem(Reason.DECLARED_LOSS, f"{_told(result)}; declared bound {bound:g} nat"))
     same = [each for each in view.repeat_comparisons if _same_divergence(each.divergence, result.divergence)]
+    if view.noisy and not same:
+        return _unstable_because_noisy(view, result)
     if same:
         return _fail(Reason.DIVERGED, f"{_told(result)}; the same again in {len(same)} of {len(view.repeats)} repeats")
     return _fail(Reason.DIVERGED_INTERMITTENT, f"{_told(result)}; not the same in {len(view.repeats)} repeats")
@@ -190,7 +204,17 @@ def exact_drift(view: PairView) -> Decision | None:
     detail = f"token IDs equal, {_told(result)}; again in {again} of {len(view.repeats)} repeats"
     if bound is not None and drift <= bound and view.plan.kind is not PairKind.LOCAL_VS_COLD:
         return Decision(None, Problem(Reason.DECLARED_LOSS, f"{detail}; declared bound {bound:g} nat"))
+    if view.noisy and not again:
+        return _unstable_because_noisy(view, result)
     return _fail(Reason.DRIFT, detail)
+
+
+def _unstable_because_noisy(view: PairView, result: Comparison) -> Decision:
+    """One difference on an engine whose other controls differ, too, may be its noise; two alike are not."""
+    if view.strict and not result.ids_equal:
+        return _fail(Reason.TOKENS_DIFFER, _told(result))
+    detail = f"{_told(result)}; not again when repeated, and other groups' controls are not exact either"
+    return _inconclusive(Problem(Reason.UNSTABLE, detail))
 
 
 def _decided_exactly(view: PairView) -> bool:
@@ -203,6 +227,16 @@ def tolerant_beyond(view: PairView) -> Decision | None:
     if result is None or _decided_exactly(view):
         return None
     beyond = view.beyond(result)
+    if not result.ids_equal and result.drift is None and result.divergence is not None:
+        # Without logprobs nothing tells a near tie from a wrong answer.
+        if view.strict:
+            return _fail(Reason.TOKENS_DIFFER, _told(result))
+        return _inconclusive(Problem(Reason.LOGPROBS_UNUSABLE, f"{_told(result)}; {result.drift_problem}"))
+    if beyond and _baseline_is_odd(view):
+        detail = (
+            f"{_told(result)}; but the baseline's own repeat differs from it as far, and the subject agrees with that"
+        )
+        return _inconclusive(Problem(Reason.UNSTABLE, detail))
     if not beyond and view.lost_recall <= 0:
         return None
     told = _told(result) if beyond else f"{view.lost_recall} codewords lost"
@@ -213,6 +247,13 @@ def tolerant_beyond(view: PairView) -> Decision | None:
     if view.strict and not result.ids_equal:
         return _fail(Reason.TOKENS_DIFFER, detail)
     return _inconclusive(Problem(Reason.UNSTABLE, f"{detail}; not again in {len(view.repeats)} repeats"))
+
+
+def _baseline_is_odd(view: PairView) -> bool:
+    """Whether the baseline differs from its own repeat beyond the envelope while the subject agrees with the repeat."""
+    if view.control is None or view.against_repeat is None or not view.beyond(view.control):
+        return False
+    return not view.beyond(view.against_repeat)
 
 
 def tolerant_within(view: PairView) -> Decision | None:
@@ -239,6 +280,8 @@ def unproven(view: PairView) -> Decision | None:
             return _inconclusive(Problem(Reason.FLOOR_WRONG, side.unproven.detail) if short else side.unproven)
         if side is not None and side.weak:
             return _inconclusive(side.weak[0])
+    if view.control_problem is not None:
+        return _inconclusive(view.control_problem)
     return _answer_too_weak(view)
 
 
@@ -247,6 +290,9 @@ def _answer_too_weak(view: PairView) -> Decision | None:
     if baseline is None or subject is None or result is None:
         return _inconclusive(Problem(Reason.OBSERVATION_MISSING, "nothing to compare"))
     if baseline.token_ids is None or subject.token_ids is None:
+        counts = [side.usage.completion_tokens for side in (baseline, subject) if side.usage is not None]
+        if not baseline.text or not subject.text or 0 in counts:
+            return _inconclusive(Problem(Reason.EMPTY, "an answer has no text"))
         if view.policy.accept_text_only:
             return None
         return _inconclusive(Problem(Reason.TEXT_ONLY, "the endpoint gives no token IDs"))

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from kvgate.domain.evidence import VOIDING, WEAKENING, Evidence, exercised_problem, read_evidence
 from kvgate.domain.history import DropOutcome
-from kvgate.domain.observation import Observation
+from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import ArmStep, GroupPlan, Plan
 from kvgate.domain.probe import Arm, Path
 from kvgate.domain.reasons import Problem, Reason
@@ -30,6 +30,7 @@ class Standing:
     weak: tuple[Problem, ...]
     attempts: int = 1
     refusals: int = 0
+    refused_with: str = ""
 
     @property
     def shape(self) -> int | None:
@@ -64,12 +65,17 @@ def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number
     unproven = exercised_problem(step.path, expected, evidence, plan.policy)
     if unproven is None and step.path is Path.EXTERNAL:
         unproven = _undropped(step, attempt, evidence)
-    if unproven is not None and step.arm is Arm.COLD_REPEAT and unproven.reason is Reason.NOT_COLD and step.salt:
+    own = group.step(Arm.COLD)
+    fresh = step.salt is not None and own is not None and own.salt != step.salt
+    if unproven is not None and step.arm is Arm.COLD_REPEAT and unproven.reason is Reason.NOT_COLD and fresh:
         unproven = Problem(Reason.SALT_IGNORED, unproven.detail)
     weak = [problem for problem in evidence.problems if problem.reason in WEAKENING]
     observation = attempt.observation
     if observation is not None and observation.prompt_echoed is False:
         weak.append(Problem(Reason.PROMPT_CHANGED, "the prompt IDs in the reply are not those sent"))
+    cut = _cut_short(observation, plan.max_tokens)
+    if cut is not None:
+        weak.append(Problem(Reason.IDS_INCOMPLETE, cut))
     return Standing(
         arm=step.arm,
         number=number,
@@ -80,6 +86,16 @@ def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number
         unproven=unproven,
         weak=tuple(weak),
     )
+
+
+def _cut_short(observation: Observation | None, max_tokens: int) -> str | None:
+    """An answer that says it ended at its length limit must have that length, whether or not usage came with it."""
+    if observation is None or not observation.ok or observation.finish_reason != "length":
+        return None
+    count = len(observation.token_ids) if observation.token_ids is not None else None
+    if count is None or count >= max_tokens:
+        return None
+    return f"the answer ended at its length limit of {max_tokens} with {count} token IDs"
 
 
 def _undropped(step: ArmStep, attempt: Attempt, evidence: Evidence) -> Problem | None:
@@ -107,11 +123,29 @@ def standing_of(plan: Plan, record: GroupRecord, arm: Arm) -> Standing | None:
     if step is None or not attempts:
         return None
     weighed = [weigh(plan, record.plan, step, attempt, number) for number, attempt in enumerate(attempts)]
+    if step.path is Path.LOCAL:
+        weighed = _before_contamination(plan, record, weighed)
     chosen = next((standing for standing in weighed if standing.proven), weighed[-1])
-    refusals = sum(
-        1 for each in weighed if each.observation is not None and each.observation.outcome.value == "REFUSED"
+    refused = [
+        each.observation.detail
+        for each in weighed
+        if each.observation is not None and each.observation.outcome is Outcome.REFUSED
+    ]
+    return replace(chosen, attempts=len(attempts), refusals=len(refused), refused_with=refused[-1] if refused else "")
+
+
+def _before_contamination(plan: Plan, record: GroupRecord, weighed: list[Standing]) -> list[Standing]:
+    """Local hits after an external load hold what was loaded: they are no baseline (design §3.2)."""
+    found: list[Standing] = []
+    loaded = any(
+        standing.evidence.external
+        for standing in (repeats_of(plan, record, (Arm.LOCAL,)) if weighed[0].arm is Arm.LOCAL_REPEAT else ())
     )
-    return replace(chosen, attempts=len(attempts), refusals=refusals)
+    for standing in weighed:
+        problem = Problem(Reason.BASELINE_NOT_LOCAL, "an earlier attempt loaded this prompt from outside")
+        found.append(replace(standing, unproven=standing.unproven or problem) if loaded else standing)
+        loaded = loaded or bool(standing.evidence.external)
+    return found
 
 
 def repeats_of(plan: Plan, record: GroupRecord, arms: tuple[Arm, ...]) -> tuple[Standing, ...]:

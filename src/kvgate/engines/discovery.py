@@ -73,7 +73,7 @@ class EndpointDiscovery:
         )
 
     async def capabilities(self, ids: tuple[int, ...]) -> Capabilities:
-        """One short request with token IDs ``ids``, then the counters. Does not touch any cache."""
+        """One short request with token IDs ``ids``, then the counters. The engine caches that prompt like any other."""
         observation, without = await self._first_answer(ids)
         page = await self._page(self._dialect.metrics_path)
         counters, counter_detail = _counters(page, self._dialect)

@@ -1,5 +1,6 @@
 """One endpoint of an OpenAI-compatible engine, as the gate's Engine port."""
 
+import ssl
 from dataclasses import dataclass, field, replace
 
 import httpx
@@ -38,7 +39,9 @@ def make_client(url: str, bearer: str | None, connect_s: float) -> httpx.AsyncCl
     """A client for one endpoint. Proxies from the environment are not used: the gate talks to engines directly."""
     headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
     timeout = httpx.Timeout(None, connect=connect_s)
-    return httpx.AsyncClient(base_url=url.rstrip("/"), headers=headers, timeout=timeout, trust_env=False)
+    # Private authorities are found as OpenSSL finds them (SSL_CERT_FILE), which trust_env would switch off.
+    verify = ssl.create_default_context() if url.startswith("https") else True
+    return httpx.AsyncClient(base_url=url.rstrip("/"), headers=headers, timeout=timeout, trust_env=False, verify=verify)
 
 
 class HttpEngine:
@@ -49,7 +52,7 @@ class HttpEngine:
         self._client = client
         self._dialect = dialect
         self._settings = settings
-        self._wire = Wire(client, dialect.completions_path, settings.timeouts)
+        self._wire = Wire(client, dialect.completions_path, settings.timeouts, settings.hide)
         self._id_fields = dialect.id_fields
         self._reader = CounterReader(dialect)
         # Readings frame every probe; their requests are all alike, so each is built once.

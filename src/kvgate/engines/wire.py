@@ -48,6 +48,8 @@ MEANINGS: tuple[tuple[type[Exception], str], ...] = (
 )
 # httpx raises some things that are no HTTPError; whoever calls it must catch these.
 ANY_HTTPX = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, httpx.CookieConflict)
+# How many inactivity limits a stream may live on heartbeats alone, once output has begun.
+HEARTBEATS_ONLY = 5.0
 BROKEN = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 
 
@@ -98,10 +100,16 @@ def request_body(fields: Mapping[str, object], prompt: EncodedPrompt) -> bytes:
 
 
 class Wire:
-    """Posts completion requests to one endpoint and turns whatever happens into an Observation."""
+    """Posts completion requests to one endpoint and turns whatever happens into an Observation.
 
-    def __init__(self, client: httpx.AsyncClient, path: str, timeouts: Timeouts) -> None:
+    ``hide`` takes secrets out of what the server says, before anything is cut to length.
+    """
+
+    def __init__(
+        self, client: httpx.AsyncClient, path: str, timeouts: Timeouts, hide: Callable[[str], str] = str
+    ) -> None:
         self._client = client
+        self._hide = hide
         self._url = client.build_request("POST", path).url
         self._timeouts = timeouts
 
@@ -118,7 +126,7 @@ class Wire:
     async def _once(
         self, body: bytes, prompt: EncodedPrompt, request_id: str, stream: bool
     ) -> "Observation | _BrokenEarly":
-        exchange = _Exchange(self._timeouts, prompt, stream)
+        exchange = _Exchange(self._timeouts, prompt, stream, self._hide)
         headers = {"Content-Type": "application/json", "X-Request-Id": request_id}
         try:
             with anyio.CancelScope() as scope:
@@ -162,7 +170,8 @@ class _Watched:
 class _Exchange:
     """One request on its way: the clock, the deadline, and the answer as far as it has come."""
 
-    def __init__(self, timeouts: Timeouts, prompt: EncodedPrompt, stream: bool) -> None:
+    def __init__(self, timeouts: Timeouts, prompt: EncodedPrompt, stream: bool, hide: Callable[[str], str]) -> None:
+        self._hide = hide
         self.status: int | None = None
         self._timeouts = timeouts
         self._length = prompt.length
@@ -170,6 +179,7 @@ class _Exchange:
         self._answer = AnswerBuilder(prompt.ids)
         self._begun = anyio.current_time()
         self._first: float | None = None
+        self._latest = self._begun
         self._scope: anyio.CancelScope | None = None
 
     def begin(self, scope: anyio.CancelScope) -> None:
@@ -205,7 +215,7 @@ class _Exchange:
             else:
                 await response.aread()
                 self._first = None if self._stream else self._first
-                self._answer.take(_json_object(response.text))
+                self._answer.take(_json_object(self._hide(response.text)))
         except ServerError as error:
             return self._definite(f"the server answered with an error: {error}")
         except AnswerError as error:
@@ -223,21 +233,25 @@ class _Exchange:
             self._answer.marks.append("no-done-marker")
 
     def _alive(self) -> None:
-        """Any byte is a sign of life, also a comment that only keeps the connection open."""
+        """Any byte is a sign of life, also a comment, but comments alone do not keep a request for ever."""
         if self._scope is not None and self._first is not None:
-            self._scope.deadline = anyio.current_time() + self._timeouts.inactivity
+            patience = self._latest + HEARTBEATS_ONLY * self._timeouts.inactivity
+            self._scope.deadline = min(anyio.current_time() + self._timeouts.inactivity, patience)
 
     def _take_event(self, data: str) -> None:
-        if self._answer.take(_json_object(data)) and self._first is None:
-            self._first = anyio.current_time() - self._begun
+        if self._answer.take(_json_object(self._hide(data))):
+            self._latest = anyio.current_time()
+            if self._first is None:
+                self._first = self._latest - self._begun
             self._alive()
 
     def _refusal(self, response: httpx.Response) -> Observation:
+        text = self._hide(response.text)
         try:
-            message = error_text(json.loads(response.text))
+            message = error_text(json.loads(text))
         except ValueError:
             message = None
-        told = message or clip(response.text) or "empty body"
+        told = message or clip(text) or "empty body"
         detail = f"HTTP {response.status_code}: {told}"
         if response.status_code in OVERLOADED:
             return self.lost(detail)
