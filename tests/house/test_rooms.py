@@ -20,6 +20,20 @@ ALLOWED = {
     "ports.py": {"collections", "dataclasses", "typing"},
     "errors.py": set[str](),
     "gate": {"collections", "dataclasses"},
+    "sim": {
+        "asyncio",
+        "collections",
+        "contextlib",
+        "dataclasses",
+        "h11",
+        "hashlib",
+        "json",
+        "math",
+        "numpy",
+        "re",
+        "time",
+        "typing",
+    },
 }
 
 
@@ -90,6 +104,7 @@ BROKEN_CONTRACTS = (
     ("gate/session.py", "from kvgate.config import load"),
     ("ports.py", "from kvgate.cli import app"),
     ("domain/plan.py", "import pydantic"),
+    ("sim/node.py", "from kvgate.domain import plan"),
 )
 
 

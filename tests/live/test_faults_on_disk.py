@@ -56,7 +56,9 @@ def test_a_fault_fails_exactly_if_it_changes_an_output(lab: Lab, fault: str) -> 
     pair = gated.pairs("external", "local")[0]
     assert pair["exact"]
     assert pair["ids_equal"] == raw["ids_equal"]
-    assert pair["max_drift"] == pytest.approx(raw["drift"], rel=1e-6, abs=0.0)
+    # The gate also counts what is certain of tokens that only one side lists, so it never sees less than plain HTTP.
+    assert pair["max_drift"] >= raw["drift"] * (1 - 1e-6)
+    assert (pair["max_drift"] == 0.0) == (raw["drift"] == 0.0)
     assert gated.code == (1 if raw["changed"] else 0)
     assert ("external path" in (pair["attribution"] or "")) == raw["changed"]
 

@@ -18,7 +18,7 @@ def test_a_second_instance_reads_what_the_first_wrote(lab: Lab) -> None:
     assert all(pair["exact"] and pair["max_drift"] == 0.0 for pair in gated.pairs("external", "local"))
 
 
-def test_a_corrupted_object_fails_at_the_reader(lab: Lab) -> None:
-    gated = lab.gate(lab.config("vllm-pair", gate={"groups_per_tier": 1}, hooks=hooks("flip_one_byte")))
+def test_corrupted_objects_fail_at_the_reader(lab: Lab) -> None:
+    gated = lab.gate(lab.config("vllm-pair", gate={"groups_per_tier": 1}, hooks=hooks("zero_all")))
     assert gated.code == 1
     assert any("loaded into reader" in (pair["attribution"] or "") for pair in gated.pairs("external", "local"))

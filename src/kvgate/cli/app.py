@@ -113,3 +113,42 @@ def explain(
     from kvgate.cli.explain import explain_code
 
     return explain_code(code, table, output)
+
+
+@app.command()
+@guarded
+def selftest(
+    faults: Annotated[list[str] | None, typer.Argument(metavar="[FAULT]...", help="Only these faults.")] = None,
+    output: ListOption = ListFormat.TABLE,
+) -> ExitCode:
+    """Hold the gate against every fault of the embedded deployment; exit 1 if a verdict is not the required one."""
+    from kvgate.cli.simulator import selftest as run_selftest
+
+    return run_selftest(faults or [], output)
+
+
+sim = typer.Typer(help="The embedded deployment: an engine whose answers are computed from the KV bytes it reads.")
+app.add_typer(sim, name="sim", no_args_is_help=True)
+
+
+@sim.command("serve")
+@guarded
+def sim_serve(
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port on loopback; 0 takes a free one.")] = 0,
+    fault: Annotated[
+        str, typer.Option("--fault", help="The fault to plant; `kvgate sim faults` lists them.")
+    ] = "healthy",
+) -> ExitCode:
+    """Serve one embedded engine on loopback."""
+    from kvgate.cli.simulator import serve
+
+    return serve(port, fault)
+
+
+@sim.command("faults")
+@guarded
+def sim_faults(output: ListOption = ListFormat.TABLE) -> ExitCode:
+    """List the faults that can be planted, and what a correct gate must say of each."""
+    from kvgate.cli.simulator import list_faults
+
+    return list_faults(output)

@@ -42,7 +42,7 @@ def run_gate(path: Path, policy: PolicyName | None, form: Format, junit: Path | 
     if junit is not None and junit.is_dir():
         raise ConfigError(f"--junit {junit}: is a folder; give the name of a file")
     with ProgressWatcher(quiet) as watcher:
-        run_path, interrupted = run_async(_carry_out, config, path, policy, watcher)
+        run_path, interrupted = run_async(carry_out, config, path, policy, watcher)
     # Judged from what is on disk, as `kvgate judge` does: the record is the only input.
     manifest = read_manifest(run_path)
     ruling = judge(manifest.plan, RunRecord(read_history(run_path)))
@@ -65,9 +65,10 @@ def _write_junit(path: Path, text: str) -> None:
         ) from None
 
 
-async def _carry_out(
+async def carry_out(
     config: Config, path: Path, policy: PolicyName | None, watcher: ProgressWatcher
 ) -> tuple[Path, bool]:
+    """Connect, explore, plan and carry out; returns the run directory and whether the user stopped it."""
     run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
     async with connect(config, run_id) as connection:
         watcher.said(f"asking {config.deployment.name} what it can prove")
