@@ -61,6 +61,18 @@ def flip(count: int, bit: int) -> Edit:
     return edit
 
 
+def flip_in_the_smallest() -> Edit:
+    """Flip the lowest bit of the value nearest to zero: the bytes change, and no sum it enters can tell."""
+
+    def edit(rows: np.ndarray) -> np.ndarray:
+        values = rows.reshape(-1)
+        place = int(np.argmin(np.where(values == 0.0, np.inf, np.abs(values))))
+        values.view(np.uint32)[place] ^= np.uint32(1)
+        return rows
+
+    return edit
+
+
 def gauss(scale: float) -> Edit:
     def edit(rows: np.ndarray) -> np.ndarray:
         return rows + (scale * np.random.default_rng(1).standard_normal(rows.shape)).astype(rows.dtype)
@@ -88,7 +100,8 @@ def duplicate(source: int, target: int) -> Edit:
     return edit
 
 
-# name -> (edit, layers it is applied to or None for all): the 13 faults of the founding experiment
+# name -> (edit, layers it is applied to or None for all): the 13 faults of the founding experiment, and one that
+# changes bytes without changing any output
 EXAMPLE_FAULTS: dict[str, tuple[Edit, tuple[int, ...] | None]] = {
     "zero_block": (zero(2), None),
     "zero_block_one_layer": (zero(2), (15,)),
@@ -98,6 +111,7 @@ EXAMPLE_FAULTS: dict[str, tuple[Edit, tuple[int, ...] | None]] = {
     "one_exponent_bit": (flip(1, 23), (7,)),
     "one_mantissa_bit": (flip(1, 10), (7,)),
     "lowest_mantissa_bit": (flip(1, 0), (7,)),
+    "smallest_value_bit": (flip_in_the_smallest(), (7,)),
     "gauss": (gauss(1e-3), None),
     "fp8_round_trip": (through("fp8"), None),
     "bf16_round_trip": (through("bf16"), None),
