@@ -7,7 +7,7 @@ from kvgate.domain.observation import Observation
 from kvgate.domain.policy import Policy
 from kvgate.domain.probe import Arm
 from kvgate.domain.record import RunRecord
-from kvgate.domain.ruling import PairVerdict, RunVerdict
+from kvgate.domain.ruling import GroupVerdict, PairVerdict, RunVerdict
 from tests.domain.making import (
     ARMS,
     TOKENS,
@@ -37,6 +37,10 @@ def judged(
 
 def pair(ruling: RunVerdict, subject: Arm, baseline: Arm) -> PairVerdict:
     (group,) = ruling.groups
+    return pair_of(group, subject, baseline)
+
+
+def pair_of(group: GroupVerdict, subject: Arm, baseline: Arm) -> PairVerdict:
     return next(each for each in group.pairs if (each.subject, each.baseline) == (subject, baseline))
 
 

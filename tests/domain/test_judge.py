@@ -8,13 +8,13 @@ from kvgate.domain.counters import Counters
 from kvgate.domain.history import CountersRead, Entry, RunStopped
 from kvgate.domain.judge import judge
 from kvgate.domain.observation import Observation
-from kvgate.domain.policy import Policy
+from kvgate.domain.policy import Policy, PolicyName
 from kvgate.domain.probe import Arm
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import RunRecord
 from kvgate.domain.ruling import RunVerdict
 from kvgate.domain.verdict import Verdict
-from tests.domain.judging import OTHER, SUBJECTS, TIED, both, judged, near_tie, pair
+from tests.domain.judging import OTHER, SUBJECTS, TIED, both, judged, near_tie, pair, pair_of
 from tests.domain.making import (
     ARMS,
     HIT,
@@ -177,18 +177,56 @@ def test_a_refusal_that_went_away_is_not_forgotten() -> None:
     assert (Verdict.INCONCLUSIVE, Reason.PROBE_REFUSED) == (ruling.verdict, ruling.reasons[0].reason)
 
 
-def test_on_a_noisy_engine_one_difference_is_unstable_and_two_alike_are_not() -> None:
-    """Another group's control moved, so an exact control may be luck."""
-    groups = [group_plan("g1"), group_plan("g2")]
+def with_one_noisy_neighbour(answers: Answers, neighbours: int) -> RunVerdict:
+    """A group among neighbours of which one has a control that moved."""
+    groups = [group_plan(f"g{number}") for number in range(neighbours + 1)]
     noisy: Answers = {Arm.LOCAL_REPEAT: answer(shift=0.02)}
+    every = [answers, noisy, *({} for _ in groups[2:])]
+    histories = [entries(group, each) for group, each in zip(groups, every, strict=True)]
+    return judge(run_plan(*groups), RunRecord(whole_run(*histories)))
 
-    def ruled(answers: Answers) -> RunVerdict:
-        return judge(run_plan(*groups), RunRecord(whole_run(entries(groups[0], answers), entries(groups[1], noisy))))
 
-    once = ruled({Arm.EXTERNAL: answer(shift=0.02)})
+def test_with_a_little_noise_about_a_difference_must_come_again_bit_by_bit() -> None:
+    once = with_one_noisy_neighbour({Arm.EXTERNAL: answer(shift=0.02)}, 10)
     assert (Verdict.INCONCLUSIVE, Reason.UNSTABLE) == (once.verdict, once.reasons[0].reason)
-    twice = ruled(both(answer(shift=0.02)))
+    unlike = with_one_noisy_neighbour({Arm.EXTERNAL: answer(shift=0.02), Arm.EXTERNAL_REPEAT: answer(shift=0.03)}, 10)
+    assert (Verdict.INCONCLUSIVE, Reason.UNSTABLE) == (unlike.verdict, unlike.reasons[0].reason)
+    twice = with_one_noisy_neighbour(both(answer(shift=0.02)), 10)
     assert (Verdict.FAIL, Reason.DRIFT) == (twice.verdict, twice.reasons[0].reason)
+
+
+def test_with_much_noise_about_no_control_makes_a_pair_exact() -> None:
+    ruling = with_one_noisy_neighbour(both(answer(shift=0.02)), 3)
+    assert Verdict.PASS is ruling.verdict
+    assert not pair_of(ruling.groups[0], Arm.EXTERNAL, Arm.LOCAL).exact
+
+
+def test_cold_pairs_are_exact_only_at_the_predicted_hit_length() -> None:
+    """A hit of another length has another suffix shape, whatever was predicted."""
+    groups = [group_plan(f"g{number}", aligned=True) for number in range(3)]
+    shorter = {arm: counters(LENGTH - 78, 0, 78) for arm in SUBJECTS}
+    histories = [entries(groups[0], both(answer(shift=0.02)), shorter)]  # type: ignore[arg-type]
+    histories += [entries(group, {}) for group in groups[1:]]
+    ruling = judge(run_plan(*groups), RunRecord(whole_run(*histories)))
+    assert Verdict.PASS is ruling.verdict, ruling.reasons
+    assert "not as long as predicted" in (pair_of(ruling.groups[0], Arm.EXTERNAL, Arm.COLD).why_not_exact or "")
+
+
+def test_the_calibrated_result_does_not_depend_on_the_policy_asked_for() -> None:
+    groups = [group_plan(f"g{number}") for number in range(12)]
+    noisy: Answers = {**TIED, Arm.LOCAL_REPEAT: answer(shift=0.02, gap=0.05), **both(near_tie())}
+    history = whole_run(*(entries(group, noisy) for group in groups))
+    results = [judge(run_plan(*groups, policy=Policy(name=name)), RunRecord(history)).results[0] for name in PolicyName]
+    assert results[0] == results[1]
+
+
+def test_a_text_that_differs_without_ids_is_undecided() -> None:
+    def text(words: str) -> Observation:
+        return replace(answer(text=words), token_ids=None, logprobs=None, top_ids=None, top_logprobs=None)
+
+    answers: Answers = {**dict.fromkeys(ARMS, text("one")), Arm.COLD: text("two"), Arm.COLD_REPEAT: text("two")}
+    ruling = judged(answers, policy=Policy(accept_text_only=True, accept_ids_only=True))
+    assert (Verdict.INCONCLUSIVE, Reason.TEXT_ONLY) == (ruling.verdict, ruling.reasons[0].reason)
 
 
 def test_a_baseline_that_alone_is_odd_does_not_convict() -> None:

@@ -246,8 +246,30 @@ def test_a_hook_may_leave_a_server_running(tmp_path: Path) -> None:
 def test_a_short_control_that_is_served_from_a_cache_shows_a_wrong_floor(tmp_path: Path) -> None:
     with serving() as server:
         config = write_config(tmp_path, [server], {"gate": {"tiers": [400, 1200], "groups_per_tier": 1}})
-        text = config.read_text().replace("  model: m", "  model: m\n  geometry: {retention_interval: 512}")
+        text = config.read_text().replace("  model: m", "  model: m\n  geometry: {granule: 512}")
         config.write_text(text)
         driven = kvgate(tmp_path, "run", "-c", str(config), "--format", "json", "-q")
     assert driven.code == 3, driven.stdout
-    assert driven.reasons[0] == "FLOOR_WRONG"
+    assert "FLOOR_WRONG" in driven.reasons
+
+
+def test_a_replaced_group_that_failed_is_shown_as_such(tmp_path: Path) -> None:
+    """The first group diverges while a preemption voids its cold repeat."""
+    with serving(Script(fault="diverge", fault_after=1)) as server:
+
+        def preempt_once(body: dict[str, Any]) -> bytes | None:
+            server.script.preempt = str(body.get("cache_salt", "")).endswith("t400-1-b")
+            if "t400-1-b" in str(body.get("cache_salt", "")):
+                server.script.fault = ""
+            return None
+
+        server.script.completion = preempt_once
+        config = write_config(tmp_path, [server], {})
+        junit = tmp_path / "junit.xml"
+        driven = kvgate(tmp_path, "run", "-c", str(config), "--format", "json", "-q", "--junit", str(junit))
+        table = kvgate(tmp_path, "report", str(driven.run)).stdout
+    assert driven.code == 1
+    assert driven.ruling["groups"][0]["replaced"]
+    assert "<failure" in junit.read_text()
+    assert "speaks against the external path" in table
+    assert driven.ruling["advice"]

@@ -9,7 +9,7 @@ from kvgate.domain.judge import judge
 from kvgate.domain.policy import PolicyName
 from kvgate.domain.record import RunRecord
 from kvgate.domain.ruling import RunVerdict
-from kvgate.errors import RecordError
+from kvgate.errors import ConfigError, RecordError
 from kvgate.report.document import make_report
 from kvgate.store.run_directory import (
     VERDICT,
@@ -23,6 +23,8 @@ from kvgate.store.run_directory import (
 
 def judge_again(path: Path, policy: PolicyName | None, form: Format, check: bool) -> ExitCode:
     """Judge a stored run. Writes verdict.json if the run has none yet; never overwrites one."""
+    if check and policy is not None:
+        raise ConfigError("judge: --check compares with the stored verdict and its policy; leave --policy out")
     manifest, ruling = _judge(path, policy)
     stored = path / VERDICT
     if check:

@@ -1,6 +1,5 @@
 """``kvgate run``: connect, explore, plan, carry out, judge, report."""
 
-import hashlib
 import os
 import secrets
 import signal
@@ -16,7 +15,7 @@ from kvgate.cli.event_loop import run_async
 from kvgate.cli.exit_codes import ExitCode, exit_code
 from kvgate.cli.output import Format, ProgressWatcher, emit
 from kvgate.cli.wiring import Connection, Explored, connect, draw_seed, explore, plan_for
-from kvgate.config.load import load_config
+from kvgate.config.load import load_config_with_digest
 from kvgate.config.schema import Config
 from kvgate.domain.judge import judge
 from kvgate.domain.plan import Plan
@@ -36,13 +35,13 @@ UNTOLD = ("vllm-ascend", "cann", "torch-npu", "mooncake", "checkpoint", "quantis
 
 def run_gate(path: Path, policy: PolicyName | None, form: Format, junit: Path | None, quiet: bool) -> ExitCode:
     """Run the gate and print its report."""
-    config = load_config(path)
+    config, digest = load_config_with_digest(path)
     if junit is not None and not junit.parent.is_dir():
         raise ConfigError(f"--junit {junit}: the folder {junit.parent} does not exist; make it first")
     if junit is not None and junit.is_dir():
         raise ConfigError(f"--junit {junit}: is a folder; give the name of a file")
     with ProgressWatcher(quiet) as watcher:
-        run_path, interrupted = run_async(carry_out, config, path, policy, watcher)
+        run_path, interrupted = run_async(carry_out, config, (path, digest), policy, watcher)
     # Judged from what is on disk, as `kvgate judge` does: the record is the only input.
     manifest = read_manifest(run_path)
     ruling = judge(manifest.plan, RunRecord(read_history(run_path)))
@@ -66,15 +65,18 @@ def _write_junit(path: Path, text: str) -> None:
 
 
 async def carry_out(
-    config: Config, path: Path, policy: PolicyName | None, watcher: ProgressWatcher
+    config: Config, source: tuple[Path, str], policy: PolicyName | None, watcher: ProgressWatcher
 ) -> tuple[Path, bool]:
-    """Connect, explore, plan and carry out; returns the run directory and whether the user stopped it."""
+    """Connect, explore, plan and carry out; ``source`` is where the configuration came from and its SHA-256.
+
+    Returns the run directory and whether the user stopped it.
+    """
     run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
     async with connect(config, run_id) as connection:
         watcher.said(f"asking {config.deployment.name} what it can prove")
         explored = await explore(connection, draw_seed(config), active=True)
         plan = plan_for(connection, explored, policy)
-        manifest = _manifest(run_id, path, plan, explored)
+        manifest = _manifest(run_id, source, plan, explored)
         directory = RunDirectory.create(Path(config.output.directory), manifest)
         watcher.said(
             f"run {run_id}: {len(plan.groups)} groups, {plan.computed_tokens()} prompt tokens to compute, "
@@ -135,7 +137,7 @@ async def _until_done_or_interrupted(session: Session) -> bool:
     return interrupted
 
 
-def _manifest(run_id: str, path: Path, plan: Plan, explored: Explored) -> Manifest:
+def _manifest(run_id: str, source: tuple[Path, str], plan: Plan, explored: Explored) -> Manifest:
     facts = explored.facts
     versions: list[tuple[str, str | None, str]] = [
         ("vllm", facts.version, "" if facts.version else "the server does not say"),
@@ -147,8 +149,8 @@ def _manifest(run_id: str, path: Path, plan: Plan, explored: Explored) -> Manife
         run_id=run_id,
         kvgate_version=__version__,
         started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        config_path=os.fspath(path),
-        config_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        config_path=os.fspath(source[0]),
+        config_sha256=source[1],
         plan=plan,
         versions=tuple(versions),
         lexicon=pieces,

@@ -15,7 +15,7 @@ from kvgate.cli.event_loop import run_async
 from kvgate.cli.exit_codes import ExitCode
 from kvgate.cli.output import ListFormat, ProgressWatcher, out
 from kvgate.cli.run import carry_out
-from kvgate.config.load import load_config
+from kvgate.config.load import load_config_with_digest
 from kvgate.domain.judge import judge
 from kvgate.domain.record import RunRecord
 from kvgate.domain.ruling import RunVerdict
@@ -105,7 +105,8 @@ async def _gate(fault: Fault, folder: Path) -> RunVerdict:
     deployment = make_deployment(Shape(), fault=fault.name)
     async with serving(deployment.nodes[0]) as port:
         path = _config(folder, port, aligned=fault.name not in UNALIGNED)
-        run_path, _ = await carry_out(load_config(path), path, None, ProgressWatcher(quiet=True))
+        config, digest = load_config_with_digest(path)
+        run_path, _ = await carry_out(config, (path, digest), None, ProgressWatcher(quiet=True))
     return judge(read_manifest(run_path).plan, RunRecord(read_history(run_path)))
 
 
@@ -123,6 +124,8 @@ def _config(folder: Path, port: int, aligned: bool) -> Path:
             "lengths": "aligned" if aligned else "exact",
             "groups_per_tier": 3,
             "boundaries": False,
+            # Every deployment is new, so nonces may come again, and the same self-test gives the same result.
+            "seed": 7,
         },
         "requests": {"max_tokens": 24},
         "limits": {"settle_s": 0.02, "put_deadline_s": 2.0, "evidence_s": 0.2},

@@ -1,6 +1,7 @@
 """Reading a configuration file; every complaint names file, line, key, value and remedy."""
 
 import difflib
+import hashlib
 import json
 from collections.abc import Hashable
 from pathlib import Path
@@ -19,12 +20,27 @@ LONGEST_VALUE = 60
 
 def load_config(path: Path) -> Config:
     """The configuration in ``path``. Raises ConfigError with one sentence per complaint."""
+    return load_config_with_digest(path)[0]
+
+
+def load_config_with_digest(path: Path) -> tuple[Config, str]:
+    """The configuration in ``path``, read once, and the SHA-256 of what was read. Raises ConfigError."""
+    content = _read(path)
+    return _checked(path, content.decode("utf-8")), hashlib.sha256(content).hexdigest()
+
+
+def _read(path: Path) -> bytes:
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
+        content.decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file; give the path of a configuration with -c") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error}); give a readable YAML file in UTF-8") from None
+    return content
+
+
+def _checked(path: Path, text: str) -> Config:
     data, lines = _parse(path, text)
     if not isinstance(data, dict):
         kind = "empty" if data is None else f"a {type(data).__name__}"

@@ -19,10 +19,10 @@ def _no_truth_value(value: object) -> object:
 
 
 Whole = Annotated[int, BeforeValidator(_no_truth_value)]
+Real = Annotated[float, BeforeValidator(_no_truth_value)]
 Tokens = Annotated[Whole, Field(ge=1, le=16_777_216)]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Argv = Annotated[list[str], Field(min_length=1)]
 
 
 def _usable_url(url: str) -> str:
@@ -36,9 +36,24 @@ def _usable_url(url: str) -> str:
         raise ValueError("the port is no number between 1 and 65535") from None
     if not parts.hostname or port == 0:
         raise ValueError("the URL names no host, or port 0")
+    try:
+        parts.hostname.encode("ascii")
+        parts.hostname.encode("idna")
+    except UnicodeError:
+        raise ValueError("the host is no plain host name or address") from None
+    if "xn--" in parts.hostname.lower():
+        raise ValueError("give the host as a plain name or address, not in punycode")
     return url
 
 
+def _no_null(text: str) -> str:
+    """Paths and arguments end at a null byte; nobody means one."""
+    if "\0" in text:
+        raise ValueError("a null byte cannot stand in a path or argument")
+    return text
+
+
+Argv = Annotated[list[Annotated[str, AfterValidator(_no_null)]], Field(min_length=1)]
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$"), AfterValidator(_usable_url)]
 
 
@@ -152,6 +167,9 @@ class GateConfig(_Section):
             raise ValueError("every group needs the cold arm, which fills the pool; add cold")
         if Arm.EXTERNAL not in arms and Arm.LOCAL not in arms:
             raise ValueError("nothing is left to compare; add external or local")
+        for repeat, arm in ((Arm.EXTERNAL_REPEAT, Arm.EXTERNAL), (Arm.LOCAL_REPEAT, Arm.LOCAL)):
+            if repeat in arms and arm not in arms:
+                raise ValueError(f"{repeat.value} repeats {arm.value}, which is missing; add it")
         return arms
 
 
@@ -160,21 +178,21 @@ class PolicyConfig(_Section):
 
     name: PolicyName = Field(PolicyName.CALIBRATED, description="calibrated or strict")
     evidence: Grade = Field(Grade.ARRIVED, description="arrived (tokens counted after the load) or scheduled")
-    exercised_share: Annotated[float, Field(gt=0.5, le=1.0)] = Field(
+    exercised_share: Annotated[Real, Field(gt=0.5, le=1.0)] = Field(
         0.95, description="share of the expected reusable tokens that must come by the path, above 0.5 to 1"
     )
-    envelope_floor_nat: Annotated[float, Field(ge=0.0, le=5.0)] = Field(
+    envelope_floor_nat: Annotated[Real, Field(ge=0.0, le=5.0)] = Field(
         0.1, description="smallest tolerance of tolerant pairs, in nats"
     )
-    envelope_cap_nat: Annotated[float, Field(gt=0.0, le=5.0)] = Field(
+    envelope_cap_nat: Annotated[Real, Field(gt=0.0, le=5.0)] = Field(
         0.5, description="largest tolerance of tolerant pairs, in nats"
     )
-    lossy_bound_nat: Annotated[float, Field(gt=0.0, le=5.0)] | None = Field(
+    lossy_bound_nat: Annotated[Real, Field(gt=0.0, le=5.0)] | None = Field(
         None, description="largest drift in nats a store declared lossy may show; leave out for exact stores"
     )
     accept_ids_only: bool = Field(False, description="true to allow a PASS without logprobs")
     accept_text_only: bool = Field(False, description="true to allow a PASS on text alone")
-    alpha: Annotated[float, Field(gt=0.0, lt=0.5)] = Field(
+    alpha: Annotated[Real, Field(gt=0.0, lt=0.5)] = Field(
         0.01, description="error probability of the run-level excess test, for instance 0.01"
     )
 
@@ -194,14 +212,14 @@ class RequestsConfig(_Section):
     logprobs: Annotated[Whole, Field(ge=2, le=20)] = Field(5, description="top-k logprobs to ask for, 2 to 20")
     stream: bool = Field(True, description="true to stream answers")
     ignore_eos: bool = Field(True, description="true to go on past the end-of-text token")
-    connect_s: Annotated[float, Field(gt=0, le=600)] = Field(10.0, description="seconds to wait for a connection")
-    first_token_s: Annotated[float, Field(gt=0, le=86400)] = Field(
+    connect_s: Annotated[Real, Field(gt=0, le=600)] = Field(10.0, description="seconds to wait for a connection")
+    first_token_s: Annotated[Real, Field(gt=0, le=86400)] = Field(
         120.0, description="seconds to wait for the first token, before the share that grows with the prompt"
     )
-    first_token_s_per_1k: Annotated[float, Field(ge=0, le=3600)] = Field(
+    first_token_s_per_1k: Annotated[Real, Field(ge=0, le=3600)] = Field(
         5.0, description="further seconds to wait for the first token per 1000 prompt tokens"
     )
-    inactivity_s: Annotated[float, Field(gt=0, le=3600)] = Field(
+    inactivity_s: Annotated[Real, Field(gt=0, le=3600)] = Field(
         60.0, description="seconds without a byte after which a stream counts as lost"
     )
 
@@ -209,13 +227,13 @@ class RequestsConfig(_Section):
 class LimitsConfig(_Section):
     """What bounds one arm."""
 
-    settle_s: Annotated[float, Field(ge=0, le=600)] = Field(
+    settle_s: Annotated[Real, Field(ge=0, le=600)] = Field(
         1.0, description="seconds to wait for asynchronous puts before the first external arm"
     )
-    put_deadline_s: Annotated[float, Field(ge=0, le=3600)] = Field(
+    put_deadline_s: Annotated[Real, Field(ge=0, le=3600)] = Field(
         30.0, description="seconds after which a put that has not shown up is given up"
     )
-    evidence_s: Annotated[float, Field(gt=0, le=600)] = Field(
+    evidence_s: Annotated[Real, Field(gt=0, le=600)] = Field(
         5.0, description="seconds to wait until the counters account for a request"
     )
     external_attempts: Annotated[Whole, Field(ge=1, le=20)] = Field(4, description="attempts at one external arm")
@@ -230,7 +248,7 @@ class BudgetConfig(_Section):
     computed_tokens: Annotated[Whole, Field(ge=1)] = Field(
         2_500_000, description="prompt tokens the engine may be made to compute"
     )
-    minutes: Annotated[float, Field(gt=0, le=100_000)] = Field(120.0, description="minutes the run may take")
+    minutes: Annotated[Real, Field(gt=0, le=100_000)] = Field(120.0, description="minutes the run may take")
     replacements: Annotated[Whole, Field(ge=0, le=1000)] = Field(3, description="groups that may replace void ones")
 
 
@@ -243,7 +261,7 @@ class HooksConfig(_Section):
     after_arm: dict[Arm, Argv] = Field(
         default_factory=dict, description="arm name to argv list, run after each attempt at that arm"
     )
-    timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(120.0, description="seconds a hook may take")
+    timeout_s: Annotated[Real, Field(gt=0, le=3600)] = Field(120.0, description="seconds a hook may take")
 
     @field_validator("before_arm", "after_arm")
     @classmethod
@@ -256,7 +274,7 @@ class HooksConfig(_Section):
 class OutputConfig(_Section):
     """Where runs are kept."""
 
-    directory: Annotated[str, Field(min_length=1)] = Field(
+    directory: Annotated[str, Field(min_length=1), AfterValidator(_no_null)] = Field(
         "kvgate-runs", description="folder that run directories are made in"
     )
 

@@ -256,21 +256,28 @@ def _top_drift(baseline: Observation, subject: Observation, count: int) -> _Floa
     )
     listed = np.where(match, apart, 0.0).max(axis=(1, 2))
     alone = np.maximum(
-        _unlisted(ids_left, values_left, ids_right, values_right, match.any(axis=2)),
-        _unlisted(ids_right, values_right, ids_left, values_left, match.any(axis=1)),
+        _unlisted(ids_left, values_left, match.any(axis=2), (ids_right, values_right, _chosen(subject, count))),
+        _unlisted(ids_right, values_right, match.any(axis=1), (ids_left, values_left, _chosen(baseline, count))),
     )
     return np.asarray(np.maximum(listed, alone), dtype=np.float64)
+
+
+def _chosen(side: Observation, count: int) -> npt.NDArray[np.int64]:
+    return np.array((side.token_ids or ())[:count], dtype=np.int64)
 
 
 def _unlisted(
     ids: npt.NDArray[np.int64],
     values: _Floats,
-    other_ids: npt.NDArray[np.int64],
-    other_values: _Floats,
     matched: npt.NDArray[np.bool_],
+    other: tuple[npt.NDArray[np.int64], _Floats, npt.NDArray[np.int64]],
 ) -> _Floats:
     """Per position, by how much the likeliest token that only this side lists exceeds the other side's least likely."""
-    least = np.where(other_ids >= 0, np.nan_to_num(other_values, nan=-np.inf), np.inf).min(axis=1)
+    other_ids, other_values, other_chosen = other
+    filled = np.where(other_ids >= 0, np.nan_to_num(other_values, nan=-np.inf), np.inf)
+    # An engine lists the chosen token also where it is none of the likeliest (a penalty, say); it bounds nothing.
+    extra = (other_ids == other_chosen[:, None]) & (filled < filled[:, :1])
+    least = np.where(extra, np.inf, filled).min(axis=1)
     mine = np.where((ids >= 0) & ~matched, np.nan_to_num(values, nan=-np.inf), -np.inf).max(axis=1)
     with np.errstate(invalid="ignore"):
         above = mine - least

@@ -47,8 +47,10 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
     replaced = {record.replaces for record in run.groups.values() if record.replaces}
     views = with_leaks(plan, tuple(view_group(plan, record) for record in run.groups.values()))
     counted = tuple(view for view in views if view.record.plan.id not in replaced)
-    groups = tuple(_judge_group(plan, view, counted, view.record.plan.id in replaced) for view in views)
-    results = tuple(_result(plan, run, groups, counted, name) for name in PolicyName)
+    judged = tuple(_judge_group(plan, view, counted, view.record.plan.id in replaced) for view in views)
+    groups = tuple(group for group, _ in judged)
+    calibrated = {group.id: pairs for group, pairs in judged}
+    results = tuple(_result(plan, run, groups, counted, calibrated, name) for name in PolicyName)
     chosen = next(result for result in results if result.policy is plan.policy.name)
     proven = any(proves_alignment(counted, apart_from=view) for view in counted if view.record.plan.aligned)
     return RunVerdict(
@@ -72,7 +74,10 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
     )
 
 
-def _judge_group(plan: Plan, view: GroupView, everyone: tuple[GroupView, ...], replaced: bool) -> GroupVerdict:
+def _judge_group(
+    plan: Plan, view: GroupView, everyone: tuple[GroupView, ...], replaced: bool
+) -> tuple[GroupVerdict, tuple[PairVerdict, ...]]:
+    """The group's verdict, and its pairs as the calibrated policy sees them."""
     seen = [build_view(plan, view, pair, everyone) for pair in view.record.plan.pairs]
     stray = [
         build_view(plan, view, pair, everyone, each)
@@ -83,13 +88,13 @@ def _judge_group(plan: Plan, view: GroupView, everyone: tuple[GroupView, ...], r
     calibrated, strict = (
         (
             *(_judge_pair(view, replace(each, strict=policy), why_not) for each, why_not in seen),
-            *filter(_convicts, (_judge_pair(view, replace(each, strict=policy), why) for each, why in stray)),
+            *filter(_convicts, (_judge_pair(view, replace(each, strict=policy), why, True) for each, why in stray)),
         )
         for policy in (False, True)
     )
     chosen = strict if plan.policy.name is PolicyName.STRICT else calibrated
     group = view.record.plan
-    return GroupVerdict(
+    verdict = GroupVerdict(
         id=group.id,
         tier=group.tier,
         length=group.length,
@@ -105,9 +110,10 @@ def _judge_group(plan: Plan, view: GroupView, everyone: tuple[GroupView, ...], r
         expected_external=group.expected_external,
         replaced=replaced,
     )
+    return verdict, calibrated
 
 
-def _judge_pair(view: GroupView, seen: PairView, why_not: str | None) -> PairVerdict:
+def _judge_pair(view: GroupView, seen: PairView, why_not: str | None, stray: bool = False) -> PairVerdict:
     pair = seen.plan
     ruling: Ruling = decide(seen)
     comparison = seen.comparison
@@ -134,7 +140,16 @@ def _judge_pair(view: GroupView, seen: PairView, why_not: str | None) -> PairVer
         control_exact=seen.control.exact if seen.control is not None else None,
         envelope=seen.envelope.nat,
         attribution=path_named(pair, step.endpoint, ruling.problem) if failed and step is not None else None,
+        shape_matched=_shape_matched(seen),
+        stray=stray,
     )
+
+
+def _shape_matched(seen: PairView) -> bool:
+    one, other = seen.baseline, seen.subject
+    if one is None or other is None or one.shape is None:
+        return False
+    return (one.endpoint, one.shape) == (other.endpoint, other.shape)
 
 
 def _convicts(pair: PairVerdict) -> bool:
@@ -190,7 +205,12 @@ def _summary(view: GroupView, arm: Arm, path: Path) -> ArmSummary:
 
 
 def _result(
-    plan: Plan, run: RunRecord, groups: tuple[GroupVerdict, ...], views: tuple[GroupView, ...], name: PolicyName
+    plan: Plan,
+    run: RunRecord,
+    groups: tuple[GroupVerdict, ...],
+    views: tuple[GroupView, ...],
+    calibrated: dict[str, tuple[PairVerdict, ...]],
+    name: PolicyName,
 ) -> PolicyResult:
     """The run's verdict under one policy: the worst group, and everything that forbids a PASS."""
     strict = name is PolicyName.STRICT
@@ -206,7 +226,8 @@ def _result(
         for problem in (group.strict_reasons if strict else group.reasons)
     ]
     blockers = [*plan.obstacles, *_blockers(plan, run, counted, strict)]
-    excess = None if strict else _excess(plan, counted) or _lost_codewords(plan, views)
+    kept = [calibrated[group.id] for group in counted]
+    excess = None if strict else _excess(plan, kept) or _lost_codewords(plan, views)
     verdict = merge([*verdicts, *([Verdict.INCONCLUSIVE] if blockers else []), *([Verdict.FAIL] if excess else [])])
     if not counted and not blockers:
         blockers.append(Problem(Reason.NOTHING_CHECKED, "no group was sent"))
@@ -251,20 +272,50 @@ def _ignores_salt(arm: ArmSummary) -> bool:
     return arm.problem is not None and arm.problem.reason is Reason.SALT_IGNORED
 
 
-def _excess(plan: Plan, counted: list[GroupVerdict]) -> Problem | None:
-    """More differing external pairs than the pairs beside them explain (exact test, corrected for two looks)."""
-    looks = ((PairKind.EXTERNAL_VS_COLD, PairKind.LOCAL_VS_COLD), (PairKind.EXTERNAL_VS_LOCAL, None))
-    for subject, control in looks:
-        hits, total = _differing(counted, subject)
-        control_hits, control_total = _differing(counted, control) if control else _control_flips(counted)
-        p_value = excess_p_value(hits, total, control_hits, control_total)
-        if hits and p_value < plan.policy.alpha / len(looks):
+def _excess(plan: Plan, groups: list[tuple[PairVerdict, ...]]) -> Problem | None:
+    """More differing external pairs than the pairs beside them explain (exact test, corrected for two looks).
+
+    Cold pairs are held against local-vs-cold pairs; shape-matched ones against each group's own local repeat.
+    """
+    cold = [_of_kind(pairs, PairKind.EXTERNAL_VS_COLD) for pairs in groups]
+    local = [_of_kind(pairs, PairKind.LOCAL_VS_COLD) for pairs in groups]
+    matched = [pair for pairs in groups if (pair := _of_kind(pairs, PairKind.EXTERNAL_VS_LOCAL)) and pair.shape_matched]
+    looks = (
+        (
+            PairKind.EXTERNAL_VS_COLD,
+            [_differs(pair) for pair in cold if pair],
+            [_differs(pair) for pair in local if pair],
+        ),
+        (
+            PairKind.EXTERNAL_VS_LOCAL,
+            [_differs(pair) for pair in matched],
+            [not pair.control_exact for pair in matched if pair.control_exact is not None],
+        ),
+    )
+    for kind, subjects, controls in looks:
+        p_value = excess_p_value(sum(subjects), len(subjects), sum(controls), len(controls))
+        if any(subjects) and p_value < plan.policy.alpha / len(looks):
             detail = (
-                f"{hits} of {total} {subject.value} pairs differ, {control_hits} of {control_total} controls do "
-                f"(p = {p_value:.2g})"
+                f"{sum(subjects)} of {len(subjects)} {kind.value} pairs differ, {sum(controls)} of {len(controls)} "
+                f"controls do (p = {p_value:.2g})"
             )
             return Problem(Reason.EXCESS_DIVERGENCE, detail)
     return None
+
+
+def _of_kind(pairs: tuple[PairVerdict, ...], kind: PairKind) -> PairVerdict | None:
+    """The group's own pair of a kind (not its repeat's, not a stray's) if both sides were answered."""
+    return next(
+        (
+            pair
+            for pair in pairs
+            if pair.kind is kind
+            and pair.subject is not Arm.EXTERNAL_REPEAT
+            and not pair.stray
+            and pair.ids_equal is not None
+        ),
+        None,
+    )
 
 
 def _lost_codewords(plan: Plan, views: tuple[GroupView, ...]) -> Problem | None:
@@ -281,29 +332,9 @@ def _lost_codewords(plan: Plan, views: tuple[GroupView, ...]) -> Problem | None:
     return Problem(Reason.EXCESS_DIVERGENCE, detail)
 
 
-def _differing(counted: list[GroupVerdict], kind: PairKind) -> tuple[int, int]:
-    pairs = [
-        pair
-        for group in counted
-        for pair in group.pairs
-        if pair.kind is kind and pair.subject is not Arm.EXTERNAL_REPEAT and pair.ids_equal is not None
-    ]
-    return sum(1 for pair in pairs if _differs(pair)), len(pairs)
-
-
 def _differs(pair: PairVerdict) -> bool:
     problems = [*pair.annotations, *([pair.problem] if pair.problem else [])]
     return any(problem.reason in _DIFFERENT for problem in problems)
-
-
-def _control_flips(counted: list[GroupVerdict]) -> tuple[int, int]:
-    pairs = [
-        pair
-        for group in counted
-        for pair in group.pairs
-        if pair.kind is PairKind.EXTERNAL_VS_LOCAL and pair.control_exact is not None
-    ]
-    return sum(1 for pair in pairs if not pair.control_exact), len(pairs)
 
 
 def _noise(views: tuple[GroupView, ...]) -> tuple[NoiseFloor, ...]:

@@ -6,12 +6,15 @@ from kvgate.domain.divergence import Comparison, compare
 from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, LOCAL_REPEAT, Control, envelope_for
 from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import PairKind, PairPlan, Plan
-from kvgate.domain.probe import Arm
+from kvgate.domain.probe import Arm, Path
 from kvgate.domain.prompt import NONCE_DIGITS
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import GroupRecord
 from kvgate.domain.rows import PairView
 from kvgate.domain.standing import Standing, repeats_of, standing_of
+
+# Up to this share of inexact controls a pair may still be exact, but a difference then has to come again bit by bit.
+NOISY_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +94,10 @@ def build_view(
     itself = (subject.arm, subject.number) if subject is not None else None
     repeats = tuple(each for each in group.repeats.get(pair.repeats, ()) if (each.arm, each.number) != itself)
     again = tuple(compare(left, each.observation) for each in repeats if left is not None and each.observation)
-    why_not = _why_not_exact(group, pair, baseline, subject, everyone)
     controls = tuple(control for each in everyone for control in each.controls)
+    why_not = _why_not_exact(group, pair, baseline, subject, everyone)
+    if why_not is None and _noise_share(group, pair, controls) > NOISY_SHARE:
+        why_not = "controls of this kind in other groups are not exact, so this one may be luck"
     proven = subject is not None and subject.proven
     envelope = envelope_for(group.record.plan.id, pair.kind, proven, controls, plan.policy)
     if pair.kind is not PairKind.LOCAL_VS_COLD and plan.policy.lossy_bound_nat is not None:
@@ -108,7 +113,8 @@ def build_view(
         control_problem=_control_problem(group, pair),
         against_repeat=_against_repeat(group, pair, right),
         exact=why_not is None,
-        noisy=_noisy(group, pair, controls),
+        noisy=_noise_share(group, pair, controls) > 0.0,
+        same_again=_same_again(right, repeats),
         envelope=envelope,
         broken_off=_broken_off(group),
         leaks=group.leaks,
@@ -151,11 +157,17 @@ def _against_repeat(group: GroupView, pair: PairPlan, right: Observation | None)
     return compare(repeat, right) if repeat is not None and right is not None else None
 
 
-def _noisy(group: GroupView, pair: PairPlan, controls: tuple[Control, ...]) -> bool:
-    """Whether another group's control of the same kind was not exact: then even an exact one may be luck."""
+def _noise_share(group: GroupView, pair: PairPlan, controls: tuple[Control, ...]) -> float:
+    """The share of other groups' controls of the same kind that were not exact; then even an exact one may be luck."""
     kind = LOCAL_REPEAT if pair.kind is PairKind.EXTERNAL_VS_LOCAL else COLD_REPEAT
-    mine = group.record.plan.id
-    return any(each.kind == kind and each.group != mine and not each.comparison.exact for each in controls)
+    others = [each.comparison.exact for each in controls if each.kind == kind and each.group != group.record.plan.id]
+    return others.count(False) / len(others) if others else 0.0
+
+
+def _same_again(right: Observation | None, repeats: tuple[Standing, ...]) -> int:
+    """How many repeats are equal to the subject to the last bit: a fault comes again as it was, noise does not."""
+    answers = [answer(each) for each in repeats]
+    return sum(1 for each in answers if right is not None and each is not None and compare(right, each).exact)
 
 
 def _broken_off(group: GroupView) -> Problem | None:
@@ -202,6 +214,10 @@ def _why_not_exact(
         if baseline.shape is None or baseline.shape != subject.shape:
             return f"hit lengths differ: baseline {baseline.shape}, subject {subject.shape}"
         return None
+    planned = group.record.plan
+    expected = planned.expected_external if pair.subject.path is Path.EXTERNAL else planned.expected_local
+    if subject.shape != expected:
+        return f"the hit is not as long as predicted: {subject.shape} tokens, not {expected}"
     if not group.record.plan.aligned:
         return "the length is not aligned: the cold run ends on a chunk of another shape"
     return None if proves_alignment(everyone, apart_from=group) else "alignment is predicted, but not proven by others"

@@ -24,6 +24,7 @@ from kvgate.domain.recipe import arm_steps, pairs_of, short_control_pairs, short
 
 # How much longer each replacement waits for puts than the group before it.
 PATIENCE = 3.0
+MOST_PATIENCE = 4
 
 
 class PlanError(ValueError):
@@ -82,8 +83,10 @@ def make_plan(
     groups, not_applicable, notes = _tier_groups(request, geometry, builder)
     if request.boundaries and groups:
         groups += _boundary_groups(request, geometry, builder, groups)
-    if request.short_control and not_applicable:
-        groups += builder.short_control(max(each.tier for each in not_applicable), writer)
+    # The control must stay cold, so it is no use where the engine's own cache may serve it.
+    cold = [each.tier for each in not_applicable if geometry.local_hit(each.tier) == 0]
+    if request.short_control and cold:
+        groups += builder.short_control(max(cold), writer)
     plan = Plan(
         seed=request.seed,
         deployment=deployment,
@@ -126,7 +129,7 @@ def replacement_group(group: GroupPlan, number: int, prompts: PromptSource) -> G
         nonce=prompt.nonce,
         asked=prompt.asked,
         prompt_sha256=prompt.sha256,
-        patience=PATIENCE**number,
+        patience=PATIENCE ** min(number, MOST_PATIENCE),
     )
 
 
@@ -145,7 +148,7 @@ def _parts(request: PlanRequest, deployment: Deployment) -> tuple[str, str, Forc
             f"forcing other_instance needs two combined endpoints on one pool, {deployment.name} has one; add the "
             "second, or use forcing: reset_local"
         )
-    if not request.salts_honoured and Arm.LOCAL in request.arms:
+    if not request.salts_honoured and {Arm.LOCAL, Arm.LOCAL_REPEAT} & request.arms:
         raise PlanError(
             "forcing other_instance with salts: ignored leaves the reader no local baseline; use forcing: "
             "reset_local, or leave local and local_repeat out of gate.arms"
@@ -276,8 +279,12 @@ def _boundary_groups(
     lengths = {group.length for group in groups}
     limit = min(geometry.max_model_len - request.max_tokens, max(lengths) + 1)
     edges = geometry.boundary_lengths(min(lengths), limit)
-    return [
-        builder.group(f"b{length}", length, length, Purpose.BOUNDARY)
-        for length in edges
-        if geometry.external_hit(length) > 0
-    ]
+    found: list[GroupPlan] = []
+    for length in edges:
+        if geometry.external_hit(length) > 0:
+            try:
+                found.append(builder.group(f"b{length}", length, length, Purpose.BOUNDARY))
+            except PlanError:
+                # An edge that nobody asked for and no prompt fits is left out.
+                continue
+    return found

@@ -41,7 +41,7 @@ def next_send(plan: Plan, record: GroupRecord) -> Send | None:
     for step in record.plan.steps:
         attempts = record.of(step.arm)
         if not attempts:
-            wait = plan.limits.settle_s * record.plan.patience if step.settle else 0.0
+            wait = min(plan.limits.settle_s * record.plan.patience, _longest_wait(plan)) if step.settle else 0.0
             return Send(step, 0, step.drop_local, wait, "asynchronous puts" if wait else "")
         again = _again(plan, record, step, attempts)
         if isinstance(again, Send):
@@ -81,6 +81,10 @@ def _again(plan: Plan, record: GroupRecord, step: ArmStep, attempts: list[Attemp
         if count < limits.external_attempts and waited <= limits.put_deadline_s:
             return Send(step, count, True, wait, "asynchronous puts")
     return False
+
+
+def _longest_wait(plan: Plan) -> float:
+    return max(plan.limits.settle_s, plan.limits.put_deadline_s)
 
 
 def _drops(plan: Plan, step: ArmStep) -> bool:
@@ -125,10 +129,16 @@ def is_void(plan: Plan, record: GroupRecord) -> bool:
         for step in record.plan.steps
         if (standing := standing_of(plan, record, step.arm)) is not None
     }
+    if any(_lost_or_refused(record, step) for step, _ in standings.values() if step.path is Path.EXTERNAL):
+        return False
     ranks = {standing.evidence.rank for step, standing in standings.values() if step.path is not Path.COLD}
     if len(ranks - {None}) > 1:
         return True
     return any(_is_void(plan, record, step, standing) for step, standing in standings.values())
+
+
+def _lost_or_refused(record: GroupRecord, step: ArmStep) -> bool:
+    return any(attempt.observation is not None and not attempt.ok for attempt in record.of(step.arm))
 
 
 def _is_void(plan: Plan, record: GroupRecord, step: ArmStep, standing: Standing) -> bool:

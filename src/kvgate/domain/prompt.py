@@ -78,16 +78,26 @@ def compose(family: Family, lexicon: Lexicon, seed: int, group: str, length: int
     head = [*lexicon.prefix, *_render(family.header, lexicon, {"{nonce}": tuple(nonce)})]
     # The question names a shelf, so its length depends on the choice; room is made for the longest.
     widest = max("0123456789", key=lambda digit: len(lexicon.ids[digit]))
-    room = length - len(head) - len(_render(family.question, lexicon, {"{shelf}": tuple(widest * SHELF_DIGITS)}))
-    units = _records(family, lexicon, choose, room, granule)
-    if room < 0 or (family.record and not units):
+    digits = max(SHELF_DIGITS, len(str(length)))
+    room = length - len(head) - len(_render(family.question, lexicon, {"{shelf}": tuple(widest * digits)}))
+    if room < _longest_record(family, lexicon, widest):
         raise TooShortError(f"a {family.name} prompt does not fit into {length} tokens with this tokenizer")
+    units = _records(family, lexicon, choose, room, granule)
     body = [token for unit in units for token in unit.ids]
     asked = next(choose) % len(units) if units else 0
     tail = _render(family.question, lexicon, {"{shelf}": _shelf(asked)})
     padding = _padding(family, lexicon, choose, length - len(head) - len(body) - len(tail))
     ids = np.array([*head, *body, *padding, *tail], dtype=np.int32)
     return Prompt(ids, nonce, ("".join(units[asked].words).strip(),) if units else ())
+
+
+def _longest_record(family: Family, lexicon: Lexicon, widest: str) -> int:
+    """Tokens of the longest first record there can be: whether a prompt fits must not depend on the seed."""
+    if not family.record:
+        return 0
+    word = max(family.words, key=lambda each: len(lexicon.ids[each]))
+    template = tuple(word if piece == "{word}" else piece for piece in family.record)
+    return len(_render(template, lexicon, {"{shelf}": tuple(widest * SHELF_DIGITS)}))
 
 
 class _Chooser(Iterator[int]):
@@ -136,13 +146,13 @@ def _records(family: Family, lexicon: Lexicon, choose: _Chooser, room: int, gran
         remaining = iter(words)
         template = tuple(next(remaining) if piece == "{word}" else piece for piece in family.record)
         ids = _render(template, lexicon, {"{shelf}": _shelf(len(units))})
-        while True:
-            sentence = lexicon.ids[family.sentences[next(choose) % len(family.sentences)]]
-            if len(ids) + len(sentence) > span:
-                break
-            ids.extend(sentence)
         if used + len(ids) > room:
             return units
+        while True:
+            sentence = lexicon.ids[family.sentences[next(choose) % len(family.sentences)]]
+            if len(ids) + len(sentence) > min(span, room - used):
+                break
+            ids.extend(sentence)
         units.append(_Unit(tuple(ids), words))
         used += len(ids)
 

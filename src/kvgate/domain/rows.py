@@ -19,10 +19,11 @@ class PairView:
 
     ``exact`` is whether the pair must be bit-equal: shape-matched, or alignment predicted and proven.
     ``control`` is the baseline held against its own repeat; ``control_problem`` says why a planned one could not be
-    taken; ``against_repeat`` is the subject held against that repeat. ``noisy`` is whether other groups' controls
-    of the same kind were not exact. ``lost_recall`` counts codewords the subject lost
-    beyond what controls lost, ``lost_again`` the repeats that lost some, too. ``broken_off`` says why the group
-    ended early. ``repeats`` are further subjects, with their comparisons to the baseline.
+    taken; ``against_repeat`` is the subject held against that repeat. ``noisy`` is whether some of other groups'
+    controls of the same kind were not exact, ``same_again`` how many repeats equal the subject to the last bit.
+    ``lost_recall`` counts codewords the subject lost beyond what controls lost, ``lost_again`` the repeats that lost
+    some, too. ``broken_off`` says why the group ended early. ``repeats`` are further subjects, with their
+    comparisons to the baseline.
     """
 
     plan: PairPlan
@@ -36,6 +37,7 @@ class PairView:
     against_repeat: Comparison | None
     exact: bool
     noisy: bool
+    same_again: int
     envelope: Envelope
     broken_off: Problem | None
     leaks: tuple[str, ...]
@@ -178,7 +180,7 @@ def exact_ids(view: PairView) -> Decision | None:
     if bound is not None and view.plan.kind is not PairKind.LOCAL_VS_COLD and result.within(bound):
         return Decision(None, Problem(Reason.DECLARED_LOSS, f"{_told(result)}; declared bound {bound:g} nat"))
     same = [each for each in view.repeat_comparisons if _same_divergence(each.divergence, result.divergence)]
-    if view.noisy and not same:
+    if view.noisy and not view.same_again:
         return _unstable_because_noisy(view, result)
     if same:
         return _fail(Reason.DIVERGED, f"{_told(result)}; the same again in {len(same)} of {len(view.repeats)} repeats")
@@ -204,13 +206,13 @@ def exact_drift(view: PairView) -> Decision | None:
     detail = f"token IDs equal, {_told(result)}; again in {again} of {len(view.repeats)} repeats"
     if bound is not None and drift <= bound and view.plan.kind is not PairKind.LOCAL_VS_COLD:
         return Decision(None, Problem(Reason.DECLARED_LOSS, f"{detail}; declared bound {bound:g} nat"))
-    if view.noisy and not again:
+    if view.noisy and not view.same_again:
         return _unstable_because_noisy(view, result)
     return _fail(Reason.DRIFT, detail)
 
 
 def _unstable_because_noisy(view: PairView, result: Comparison) -> Decision:
-    """One difference on an engine whose other controls differ, too, may be its noise; two alike are not."""
+    """A difference on an engine whose other controls differ, too, may be its noise; two equal ones are not."""
     if view.strict and not result.ids_equal:
         return _fail(Reason.TOKENS_DIFFER, _told(result))
     detail = f"{_told(result)}; not again when repeated, and other groups' controls are not exact either"
@@ -227,11 +229,12 @@ def tolerant_beyond(view: PairView) -> Decision | None:
     if result is None or _decided_exactly(view):
         return None
     beyond = view.beyond(result)
-    if not result.ids_equal and result.drift is None and result.divergence is not None:
+    if not result.ids_equal and result.drift is None:
         # Without logprobs nothing tells a near tie from a wrong answer.
         if view.strict:
             return _fail(Reason.TOKENS_DIFFER, _told(result))
-        return _inconclusive(Problem(Reason.LOGPROBS_UNUSABLE, f"{_told(result)}; {result.drift_problem}"))
+        reason = Reason.TEXT_ONLY if result.divergence is None else Reason.LOGPROBS_UNUSABLE
+        return _inconclusive(Problem(reason, f"the answers differ; {result.drift_problem}"))
     if beyond and _baseline_is_odd(view):
         detail = (
             f"{_told(result)}; but the baseline's own repeat differs from it as far, and the subject agrees with that"

@@ -16,7 +16,8 @@ class PairVerdict:
 
     ``ids_equal``, ``first_difference`` and ``max_drift`` (nats) are None where there was nothing to compare;
     ``drift_problem`` says why a drift is not a finite number. ``row`` is the deciding row of the decision table.
-    ``attribution`` names the path a FAIL speaks against.
+    ``attribution`` names the path a FAIL speaks against. ``shape_matched`` is whether both sides reused equally many
+    tokens at one endpoint; ``stray`` marks an answer that is not its arm's standing one.
     """
 
     kind: PairKind
@@ -37,6 +38,8 @@ class PairVerdict:
     control_exact: bool | None
     envelope: float
     attribution: str | None
+    shape_matched: bool = False
+    stray: bool = False
 
 
 @dataclass(frozen=True, slots=True)

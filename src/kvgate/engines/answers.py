@@ -10,6 +10,7 @@ from kvgate.domain.observation import Observation, Outcome, Timing, Usage
 TOKEN_ID_KEY = "token_id:"
 TOKEN_ID_KEY_LENGTH = len(TOKEN_ID_KEY)
 LONGEST_DETAIL = 300
+LARGEST_ID = 1 << 31
 # An object with nothing but these keys is no error.
 USUAL_KEYS = frozenset({"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier"})
 
@@ -133,6 +134,10 @@ class AnswerBuilder:
         """The answer as an observation: LOST if it is not complete."""
         ids = self.ids if self.ids is not None else (self.keyed_ids or None)
         complete = self.finish_reason is not None
+        if any(not 0 <= token < LARGEST_ID for row in (ids or (), *(self.top_ids or ())) for token in row):
+            return Observation(
+                Outcome.REFUSED, detail="the answer holds token IDs that are none", status=status, timing=timing
+            )
         return Observation(
             outcome=Outcome.OK if complete else Outcome.LOST,
             detail="" if complete else "the answer ended without a finish reason",

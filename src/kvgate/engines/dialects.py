@@ -76,6 +76,11 @@ _VLLM_FIELDS: tuple[tuple[str, object], ...] = (
     ("top_p", 1),
     ("top_k", -1),
     ("seed", 42),
+    # A model's generation_config may bring penalties of its own.
+    ("min_p", 0),
+    ("presence_penalty", 0),
+    ("frequency_penalty", 0),
+    ("repetition_penalty", 1),
     ("n", 1),
 )
 

@@ -223,7 +223,7 @@ def _from_metrics(page: str | None, dialect: Dialect) -> dict[str, tuple[Any, st
     }
     for name, keys in names.items():
         value = next((int(labels[key]) for key in keys if labels.get(key, "").isdigit()), None)
-        if value is not None:
+        if value is not None and (value > 0 or name == "retention_interval"):
             found[name] = (value, dialect.config_sample)
     if labels.get("enable_prefix_caching") in ("True", "False"):
         found["prefix_caching"] = (labels["enable_prefix_caching"] == "True", dialect.config_sample)

@@ -3,6 +3,7 @@
 import ssl
 from dataclasses import dataclass, field, replace
 
+import anyio
 import httpx
 
 from kvgate.domain.history import DropOutcome
@@ -97,7 +98,9 @@ class HttpEngine:
         if probe.salt is not None:
             fields["cache_salt"] = probe.salt
         request_id = f"kvgate-{settings.run_id}-{probe.id}"
-        seen = await self._wire.complete(request_body(fields, body), body, request_id, settings.stream)
+        seen = await self._wire.complete(
+            request_body(fields, body), body, request_id, settings.stream, probe.max_tokens
+        )
         if settings.secret is None:
             return seen
         return replace(seen, detail=settings.hide(seen.detail), text=settings.hide(seen.text))
@@ -105,7 +108,7 @@ class HttpEngine:
     async def drop_local(self) -> DropReply:
         """POST the dialect's reset of the local cache. A mere 200 is not success: the body has to say so."""
         try:
-            response = await self._client.send(self._reset)
+            response = await self._aside(self._reset)
         except ANY_HTTPX as error:
             return DropReply(DropOutcome.UNAVAILABLE, meaning(error))
         if response.status_code in (404, 405, 501):
@@ -119,7 +122,7 @@ class HttpEngine:
     async def read_counters(self) -> CounterReading:
         """Read the metrics page once."""
         try:
-            response = await self._client.send(self._reading)
+            response = await self._aside(self._reading)
         except ANY_HTTPX as error:
             return CounterReading(None, meaning(error))
         if not response.is_success:
@@ -128,6 +131,14 @@ class HttpEngine:
             return CounterReading(self._reader.read(response.content.decode("utf-8", "replace")))
         except UnreadablePageError as error:
             return CounterReading(None, str(error))
+
+    async def _aside(self, request: httpx.Request) -> httpx.Response:
+        """Send a small request; the whole exchange has its time, not just each read."""
+        try:
+            with anyio.fail_after(SIDE_CALL_S):
+                return await self._client.send(request)
+        except TimeoutError:
+            raise httpx.ReadTimeout(f"the whole answer did not come within {SIDE_CALL_S:g} s") from None
 
     async def alive(self) -> bool:
         """Whether the endpoint answers at all, with whatever status."""

@@ -50,6 +50,9 @@ MEANINGS: tuple[tuple[type[Exception], str], ...] = (
 ANY_HTTPX = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, httpx.CookieConflict)
 # How many inactivity limits a stream may live on heartbeats alone, once output has begun.
 HEARTBEATS_ONLY = 5.0
+# A server that ignores max_tokens is cut off this many tokens later.
+SLACK_TOKENS = 64
+MOST_TOKENS = 1 << 20
 BROKEN = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 
 
@@ -113,20 +116,23 @@ class Wire:
         self._url = client.build_request("POST", path).url
         self._timeouts = timeouts
 
-    async def complete(self, body: bytes, prompt: EncodedPrompt, request_id: str, stream: bool) -> Observation:
-        """Send one request. Broken off before any byte, it is sent once more, and marked as retried."""
-        first = await self._once(body, prompt, request_id, stream)
+    async def complete(
+        self, body: bytes, prompt: EncodedPrompt, request_id: str, stream: bool, most: int = MOST_TOKENS
+    ) -> Observation:
+        """Send one request for ``most`` tokens. Broken off before any byte, it is sent once more, and marked."""
+        first = await self._once(body, prompt, request_id, stream, most)
         if not isinstance(first, _BrokenEarly):
             return first
-        second = await self._once(body, prompt, request_id + "-retry", stream)
+        second = await self._once(body, prompt, request_id + "-retry", stream, most)
         if isinstance(second, _BrokenEarly):
             return Observation(Outcome.LOST, detail=second.detail, marks=("retried",), timing=second.timing)
         return _marked(second, "retried")
 
     async def _once(
-        self, body: bytes, prompt: EncodedPrompt, request_id: str, stream: bool
+        self, body: bytes, prompt: EncodedPrompt, request_id: str, stream: bool, most: int
     ) -> "Observation | _BrokenEarly":
         exchange = _Exchange(self._timeouts, prompt, stream, self._hide)
+        exchange.most = most
         headers = {"Content-Type": "application/json", "X-Request-Id": request_id}
         try:
             with anyio.CancelScope() as scope:
@@ -171,6 +177,7 @@ class _Exchange:
     """One request on its way: the clock, the deadline, and the answer as far as it has come."""
 
     def __init__(self, timeouts: Timeouts, prompt: EncodedPrompt, stream: bool, hide: Callable[[str], str]) -> None:
+        self.most = MOST_TOKENS
         self._hide = hide
         self.status: int | None = None
         self._timeouts = timeouts
@@ -241,6 +248,8 @@ class _Exchange:
     def _take_event(self, data: str) -> None:
         if self._answer.take(_json_object(self._hide(data))):
             self._latest = anyio.current_time()
+            if len(self._answer.ids or self._answer.text) > self.most + SLACK_TOKENS:
+                raise AnswerError(f"the answer goes on after the {self.most} tokens asked for")
             if self._first is None:
                 self._first = self._latest - self._begun
             self._alive()

@@ -33,7 +33,7 @@ def report_junit(report: Report) -> str:
 def _pair_case(group: GroupVerdict, pair: PairVerdict) -> TestCase:
     name = f"{pair.subject.value} vs {pair.baseline.value}"
     told = f"{pair.problem.reason.value}: {pair.problem.detail}" if pair.problem is not None else ""
-    if group.replaced:
+    if group.replaced and pair.verdict is not Verdict.FAIL:
         return _case(name, group.id, Verdict.NOT_APPLICABLE, f"void and replaced: {told}")
     return _case(name, group.id, pair.verdict, told)
 

@@ -64,9 +64,7 @@ def _reasons(ruling: RunVerdict) -> RenderableType:
     for problem in ruling.reasons:
         lines.append(Text.assemble((problem.reason.value, "bold"), f"  {REASONS[problem.reason].meaning}"))
         lines.append(Text(f"    seen: {problem.detail}"))
-    failed = dict.fromkeys(
-        pair.attribution for group in ruling.groups for pair in group.pairs if pair.attribution and not group.replaced
-    )
+    failed = dict.fromkeys(pair.attribution for group in ruling.groups for pair in group.pairs if pair.attribution)
     lines += [Text(f"    speaks against the {each}", style="red") for each in failed]
     for tier in ruling.not_applicable:
         lines.append(Text.assemble((f"NOT_APPLICABLE  tier {tier.tier}", "dim"), f": {tier.detail}"))
@@ -106,7 +104,7 @@ def _drift(value: float | None) -> str:
 
 
 def _verdict(group: GroupVerdict, pair: PairVerdict) -> str:
-    if group.replaced:
+    if group.replaced and pair.verdict is not Verdict.FAIL:
         return "[dim]replaced[/dim]"
     return f"[{_STYLE[pair.verdict]}]{pair.verdict.value}[/]"
 

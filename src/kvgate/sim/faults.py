@@ -48,8 +48,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("saved_wrong", "state is wrong when saved, so local and external hits are wrong alike", "SG#35086", "save", _FAIL, _DIVERGED),
     Fault("hash_collision", "the key leaves out the prefix, so another prompt's block is served", "VA#10296", "key", _FAIL, _DIVERGED),
     # answers
-    Fault("first_token_lost", "the first token of an answer from the pool is missing", "LM#1511", "answer", _FAIL, ("FIRST_TOKEN",)),
-    Fault("first_token_doubled", "the first token of an answer from the pool comes twice", "LM#978", "answer", _FAIL, ("FIRST_TOKEN",)),
+    Fault("first_token_lost", "the first token of an answer from the pool is missing", "LM#1511", "answer", _FAIL, ("FIRST_TOKEN", *_DIVERGED)),
+    Fault("first_token_doubled", "the first token of an answer from the pool comes twice", "LM#978", "answer", _FAIL, ("FIRST_TOKEN", *_DIVERGED)),
     Fault("cut_answer", "an answer from the pool stops half way", "VL#52852", "answer", _FAIL, ("TRUNCATED",)),
     Fault("empty_answer", "an answer from the pool has no tokens", "VA#13439", "answer", _FAIL, ("EMPTY",)),
     Fault("refused_hit", "the server refuses what it would have to load", "VL#40978", "answer", _FAIL, ("SUBJECT_REFUSED",)),
