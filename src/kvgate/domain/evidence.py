@@ -34,7 +34,10 @@ class Evidence:
 
 def counted(before: Counters, after: Counters) -> int | None:
     """Prompt tokens the engine has accounted for between two readings; None if it counts none."""
-    delta = difference(before, after)
+    return _counted_in(difference(before, after))
+
+
+def _counted_in(delta: CounterDelta) -> int | None:
     moved = delta.total(Counter.PROMPT_TOKENS)
     return moved if moved is not None else delta.total(Counter.LOCAL_QUERIES)
 
@@ -62,7 +65,7 @@ def read_evidence(
         )
     computed, local, external, grade, sources = split
     problems = (
-        *_exclusivity(length, delta, before, after),
+        *_exclusivity(length, delta),
         *_conflicts(delta, computed, local, external, observation),
     )
     engines = delta.active_engines()
@@ -99,9 +102,9 @@ def _by_hits(delta: CounterDelta, length: int) -> _Split | None:
     return max(0, length - local - external), local, external, Grade.SCHEDULED, ("prefix cache hits",)
 
 
-def _exclusivity(length: int, delta: CounterDelta, before: Counters, after: Counters) -> tuple[Problem, ...]:
+def _exclusivity(length: int, delta: CounterDelta) -> tuple[Problem, ...]:
     problems = [Problem(Reason.COUNTER_RESET, text) for text in delta.fell]
-    moved = counted(before, after)
+    moved = _counted_in(delta)
     if moved is None:
         problems.append(Problem(Reason.EVIDENCE_MISSING, "the engine counts no prompt tokens"))
     elif moved > length or len(delta.active_engines()) > 1:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from math import isfinite
 from typing import Any
 
@@ -134,7 +135,8 @@ class AnswerBuilder:
         """The answer as an observation: LOST if it is not complete."""
         ids = self.ids if self.ids is not None else (self.keyed_ids or None)
         complete = self.finish_reason is not None
-        if any(not 0 <= token < LARGEST_ID for row in (ids or (), *(self.top_ids or ())) for token in row):
+        every = [*(ids or ()), *chain.from_iterable(self.top_ids or ())]
+        if every and not (min(every) >= 0 and max(every) < LARGEST_ID):
             return Observation(
                 Outcome.REFUSED, detail="the answer holds token IDs that are none", status=status, timing=timing
             )

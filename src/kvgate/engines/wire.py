@@ -9,6 +9,7 @@ HTTP 408, 429, 502, 503, 504         LOST   the server could not take it now
 any other status outside 2xx         REFUSED  a definite error, quoted
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -184,7 +185,9 @@ class _Exchange:
         self._length = prompt.length
         self._stream = stream
         self._answer = AnswerBuilder(prompt.ids)
-        self._begun = anyio.current_time()
+        # The event loop's own clock, asked for every event of a stream.
+        self._now = asyncio.get_running_loop().time
+        self._begun = self._now()
         self._first: float | None = None
         self._latest = self._begun
         self._scope: anyio.CancelScope | None = None
@@ -194,7 +197,7 @@ class _Exchange:
         self._scope = scope
 
     def timing(self) -> Timing:
-        return Timing(self._first, anyio.current_time() - self._begun)
+        return Timing(self._first, self._now() - self._begun)
 
     def lost(self, detail: str) -> Observation:
         return Observation(
@@ -243,11 +246,11 @@ class _Exchange:
         """Any byte is a sign of life, also a comment, but comments alone do not keep a request for ever."""
         if self._scope is not None and self._first is not None:
             patience = self._latest + HEARTBEATS_ONLY * self._timeouts.inactivity
-            self._scope.deadline = min(anyio.current_time() + self._timeouts.inactivity, patience)
+            self._scope.deadline = min(self._now() + self._timeouts.inactivity, patience)
 
     def _take_event(self, data: str) -> None:
         if self._answer.take(_json_object(self._hide(data))):
-            self._latest = anyio.current_time()
+            self._latest = self._now()
             if len(self._answer.ids or self._answer.text) > self.most + SLACK_TOKENS:
                 raise AnswerError(f"the answer goes on after the {self.most} tokens asked for")
             if self._first is None:
