@@ -114,7 +114,10 @@ class Wire:
     ) -> None:
         self._client = client
         self._hide = hide
-        self._url = client.build_request("POST", path).url
+        # Requests differ in body and ID only; the rest is put together once.
+        pattern = client.build_request("POST", path, headers={"Content-Type": "application/json"})
+        self._url, self._extensions = pattern.url, pattern.extensions
+        self._headers = {name: value for name, value in pattern.headers.items() if name != "content-length"}
         self._timeouts = timeouts
 
     async def complete(
@@ -134,12 +137,16 @@ class Wire:
     ) -> "Observation | _BrokenEarly":
         exchange = _Exchange(self._timeouts, prompt, stream, self._hide)
         exchange.most = most
-        headers = {"Content-Type": "application/json", "X-Request-Id": request_id}
+        headers = {**self._headers, "X-Request-Id": request_id}
+        request = httpx.Request("POST", self._url, headers=headers, content=body, extensions=self._extensions)
         try:
             with anyio.CancelScope() as scope:
                 exchange.begin(scope)
-                async with self._client.stream("POST", self._url, content=body, headers=headers) as response:
+                response = await self._client.send(request, stream=True)
+                try:
                     return await exchange.read(response)
+                finally:
+                    await response.aclose()
             return exchange.timed_out()
         except BROKEN as error:
             if exchange.status is None:
