@@ -34,8 +34,13 @@ def test_alignment_makes_cold_pairs_exact_only_when_another_group_proves_it() ->
     one, two = group_plan("g1", aligned=True), group_plan("g2", aligned=True)
     saved_wrong: Answers = {arm: answer(shift=0.01) for arm in (Arm.LOCAL, Arm.LOCAL_REPEAT, *SUBJECTS)}
     alone = judge(run_plan(one), RunRecord(whole_run(entries(one, saved_wrong))))
+    assert (Verdict.INCONCLUSIVE, Reason.ALIGNMENT_UNPROVEN) == (alone.verdict, alone.reasons[0].reason)
+    accepted = run_plan(one, policy=Policy(accept_unproven_alignment=True))
+    alone = judge(accepted, RunRecord(whole_run(entries(one, saved_wrong))))
     assert Verdict.PASS is alone.verdict
     assert any("ALIGNMENT_UNPROVEN" in note for note in alone.notes)
+    noisy = {**saved_wrong, Arm.COLD_REPEAT: answer(shift=0.02)}
+    assert Verdict.PASS is judge(run_plan(one), RunRecord(whole_run(entries(one, noisy)))).verdict
     proven = judge(run_plan(one, two), RunRecord(whole_run(entries(one, saved_wrong), entries(two, {}))))
     assert (Verdict.FAIL, Reason.DRIFT) == (proven.verdict, proven.reasons[0].reason)
     assert proven.alignment_proven
@@ -239,7 +244,9 @@ def test_one_lucky_group_does_not_prove_alignment() -> None:
     groups = [group_plan(f"g{number}", aligned=True) for number in range(4)]
     shaped: Answers = {arm: answer(shift=0.2) for arm in (Arm.LOCAL, Arm.LOCAL_REPEAT, *SUBJECTS)}
     histories = [entries(group, shaped if number else {}) for number, group in enumerate(groups)]
-    assert Verdict.PASS is judge(run_plan(*groups), RunRecord(whole_run(*histories))).verdict
+    accepted = Policy(accept_unproven_alignment=True)
+    assert Verdict.PASS is judge(run_plan(*groups, policy=accepted), RunRecord(whole_run(*histories))).verdict
+    assert Verdict.INCONCLUSIVE is judge(run_plan(*groups), RunRecord(whole_run(*histories))).verdict
 
 
 def test_a_flip_that_no_logprob_explains_is_undecided_not_wrong() -> None:

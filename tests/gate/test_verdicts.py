@@ -24,7 +24,12 @@ HEALTHY: tuple[tuple[str, Script, dict[str, Any]], ...] = (
         }
     }),
     ("boundary lengths", Script(), {"gate": {"boundaries": True, "groups_per_tier": 1}}),
-    ("benign noise between cold and hit", Script(cold_noise=0.05), {}),
+    ("benign noise between cold and hit", Script(cold_noise=0.05), {
+        "gate": {"lengths": "exact", "tiers": [500, 700]}
+    }),
+    ("benign noise where there must be none, accepted", Script(cold_noise=0.05), {
+        "policy": {"accept_unproven_alignment": True}
+    }),
     ("scheduled evidence, accepted", Script(metrics="hits_only"), {"policy": {"evidence": "scheduled"}}),
     ("no logprobs, accepted", Script(logprobs=False), {"policy": {"accept_ids_only": True}}),
     ("a store declared lossy", Script(fault="drift"), {"policy": {"lossy_bound_nat": 0.001}}),
@@ -80,6 +85,7 @@ UNPROVED: tuple[tuple[str, Script, dict[str, Any], str], ...] = (
     ("no prefix caching", Script(prefix_caching=False), {}, "BASELINE_NOT_LOCAL"),
     ("salts ignored", Script(salts_honoured=False), {}, "SALT_IGNORED"),
     ("no logprobs", Script(logprobs=False), {}, "LOGPROBS_UNUSABLE"),
+    ("noise at aligned lengths", Script(cold_noise=0.05), {}, "ALIGNMENT_UNPROVEN"),
     ("text only", Script(logprobs=False, token_ids=False), {}, "TEXT_ONLY"),
     ("somebody else's requests", Script(foreign=5), {}, "FOREIGN_TRAFFIC"),
     ("preemptions", Script(preempt=True), {}, "PREEMPTED"),

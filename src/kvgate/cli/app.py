@@ -9,6 +9,7 @@ from kvgate import __version__
 from kvgate.cli.exit_codes import ExitCode, guarded
 from kvgate.cli.output import Format, ListFormat
 from kvgate.domain.policy import PolicyName
+from kvgate.sim.topology import Part, Topology
 
 app = typer.Typer(
     name="kvgate",
@@ -120,29 +121,40 @@ def explain(
 def selftest(
     faults: Annotated[list[str] | None, typer.Argument(metavar="[FAULT]...", help="Only these faults.")] = None,
     output: ListOption = ListFormat.TABLE,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; as many as cores by default.")] = None,
 ) -> ExitCode:
     """Hold the gate against every fault of the embedded deployment; exit 1 if a verdict is not the required one."""
-    from kvgate.cli.simulator import selftest as run_selftest
+    from kvgate.cli.selftest import selftest as run_selftest
 
-    return run_selftest(faults or [], output)
+    return run_selftest(faults or [], output, jobs)
 
 
-sim = typer.Typer(help="The embedded deployment: an engine whose answers are computed from the KV bytes it reads.")
+sim = typer.Typer(help="The embedded deployment: engines whose answers are computed from the KV bytes they read.")
 app.add_typer(sim, name="sim", no_args_is_help=True)
 
 
 @sim.command("serve")
 @guarded
 def sim_serve(
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port on loopback; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="First port on loopback; 0: free ones.")] = 0,
     fault: Annotated[
         str, typer.Option("--fault", help="The fault to plant; `kvgate sim faults` lists them.")
     ] = "healthy",
+    preset: Annotated[
+        str | None, typer.Option("--preset", help="Geometry: dense, deepseek-v4-flash, gdn-hybrid, ...")
+    ] = None,
+    divisor: Annotated[int, typer.Option("--divisor", min=1, help="Divide every length of the geometry by this.")] = 1,
+    topology: Annotated[Topology | None, typer.Option("--topology", help="The engines there are.")] = None,
+    part: Annotated[Part, typer.Option("--part", help="Serve only this part; the others run elsewhere.")] = Part.ALL,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option("--peer", metavar="PART=URL", help="Where another part runs: pool=, prefill= or decode=."),
+    ] = None,
 ) -> ExitCode:
-    """Serve one embedded engine on loopback."""
-    from kvgate.cli.simulator import serve
+    """Serve an embedded deployment, or one part of one, on loopback."""
+    from kvgate.cli.simulator import known, serve
 
-    return serve(port, fault)
+    return serve(port, known(fault, preset, divisor, topology), part, peer or [])
 
 
 @sim.command("faults")

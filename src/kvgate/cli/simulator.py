@@ -1,154 +1,94 @@
-"""``kvgate sim`` and ``kvgate selftest``: the embedded deployment, and the gate held against its faults."""
+"""``kvgate sim``: the embedded deployment, served to whoever wants to try something on it."""
 
+import json
 import sys
-import tempfile
-import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import anyio
-import yaml
 from pydantic import TypeAdapter
 from rich.table import Table
 
 from kvgate.cli.event_loop import run_async
 from kvgate.cli.exit_codes import ExitCode
-from kvgate.cli.output import ListFormat, ProgressWatcher, out
-from kvgate.cli.run import carry_out
-from kvgate.config.load import load_config_with_digest
-from kvgate.domain.judge import judge
-from kvgate.domain.record import RunRecord
-from kvgate.domain.ruling import RunVerdict
+from kvgate.cli.output import ListFormat, out
 from kvgate.errors import ConfigError
+from kvgate.sim.completions import MODEL
+from kvgate.sim.deployment import make_deployment, serving, serving_alone
 from kvgate.sim.faults import BY_NAME, FAULTS, Fault
-from kvgate.sim.node import Shape, make_deployment
-from kvgate.sim.server import MODEL, serving
-from kvgate.store.run_directory import read_history, read_manifest
-
-# Benign shape noise shows at lengths that are not aligned only.
-UNALIGNED = ("shape_noise_15", "shape_noise_45")
+from kvgate.sim.presets import PRESETS, Preset, scaled
+from kvgate.sim.topology import Part, Topology
 
 
 @dataclass(frozen=True, slots=True)
-class SelfTest:
-    """One fault, what a correct gate must say, and what this gate said."""
+class Wanted:
+    """The deployment that was asked for."""
 
-    fault: str
-    sentence: str
-    required: str
-    verdict: str
-    reasons: tuple[str, ...]
-    right: bool
-    seconds: float
+    fault: Fault
+    preset: Preset
+    topology: Topology
 
 
-def serve(port: int, fault: str) -> ExitCode:
-    """Serve one embedded engine on loopback until interrupted."""
-    run_async(_serve, port, _known(fault).name)
+def known(fault: str, preset: str | None, divisor: int, topology: Topology | None) -> Wanted:
+    """What these names stand for. Raises ConfigError."""
+    row = known_fault(fault)
+    name = preset or row.preset
+    if name not in PRESETS:
+        raise ConfigError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
+    try:
+        chosen = scaled(PRESETS[name], divisor, row.speculation)
+    except ValueError as error:
+        raise ConfigError(f"--divisor {divisor}: {error}") from None
+    return Wanted(row, chosen, topology or row.topology)
+
+
+def serve(port: int, wanted: Wanted, part: Part, peers: list[str]) -> ExitCode:
+    """Serve on loopback until interrupted. ``peers`` are parts in other processes, as ``pool=http://...``."""
+    elsewhere: dict[str, list[str]] = {}
+    for peer in peers:
+        name, _, url = peer.partition("=")
+        if name not in ("pool", "prefill", "decode") or not url.startswith("http://"):
+            raise ConfigError(
+                f"--peer {peer}: must be pool=, prefill= or decode= and an address like http://127.0.0.1:1"
+            )
+        elsewhere.setdefault(name, []).append(url.rstrip("/"))
+    if part is Part.PROXY and not (elsewhere.get("prefill") and elsewhere.get("decode")):
+        raise ConfigError("--part proxy needs --peer prefill=URL and --peer decode=URL")
+    run_async(_serve, port, wanted, part, elsewhere)
     return ExitCode.PASS
 
 
-async def _serve(port: int, fault: str) -> None:
-    deployment = make_deployment(Shape(), fault=fault)
-    async with serving(deployment.nodes[0], port) as bound:
-        out().print(f"serving model {MODEL} with fault {fault} at http://127.0.0.1:{bound} (Ctrl-C ends it)")
-        await anyio.sleep_forever()
+async def _serve(port: int, wanted: Wanted, part: Part, elsewhere: dict[str, list[str]]) -> None:
+    fault, preset = wanted.fault, wanted.preset
+    if part is Part.ALL:
+        whole = serving(make_deployment(preset, wanted.topology, fault.name, fault.dials), port)
+    else:
+        whole = serving_alone(part, preset, fault.name, fault.dials, port, elsewhere)
+    try:
+        async with whole as urls:
+            out().print(f"model {MODEL}, preset {preset.name}, fault {fault.name} (Ctrl-C ends it)", soft_wrap=True)
+            for name, url in urls.items():
+                out().print(f"  {name:8} {url}", soft_wrap=True)
+            await anyio.sleep_forever()
+    except OSError as error:
+        raise ConfigError(f"--port {port}: cannot be listened on ({error.strerror}); take another, or 0") from None
 
 
 def list_faults(form: ListFormat) -> ExitCode:
     """List the fault table."""
     if form is ListFormat.JSON:
-        rows = TypeAdapter(list[Fault]).dump_json(list(FAULTS), indent=1).decode()
-        sys.stdout.write(rows + "\n")
+        sys.stdout.write(json.dumps(TypeAdapter(list[Fault]).dump_python(list(FAULTS), mode="json"), indent=1) + "\n")
         return ExitCode.PASS
-    table = Table("fault", "what it does", "made after", "where", "required", "by reason of")
+    table = Table("fault", "what it does", "made after", "where", "shows on", "required", "by reason of")
     for fault in FAULTS:
-        table.add_row(fault.name, fault.sentence, fault.models, fault.where, fault.verdict, " ".join(fault.reasons))
+        place = " ".join([fault.preset, *([] if fault.topology is Topology.COMBINED else [fault.topology.value])])
+        required = fault.verdict if not fault.needs else f"{fault.verdict}, given {fault.needs}"
+        table.add_row(fault.name, fault.sentence, fault.models, fault.where, place, required, " ".join(fault.reasons))
     out().print(table)
     return ExitCode.PASS
 
 
-def selftest(names: list[str], form: ListFormat) -> ExitCode:
-    """Gate every fault (or those named) and hold the verdict against the required one."""
-    chosen = [_known(name) for name in names] or list(FAULTS)
-    results: list[SelfTest] = []
-    with tempfile.TemporaryDirectory() as folder, ProgressWatcher(form is ListFormat.JSON) as watcher:
-        for number, fault in enumerate(chosen, start=1):
-            watcher.said(f"{number} of {len(chosen)}: {fault.name}")
-            results.append(_test(fault, Path(folder)))
-    wrong = [result for result in results if not result.right]
-    if form is ListFormat.JSON:
-        sys.stdout.write(TypeAdapter(list[SelfTest]).dump_json(results, indent=1).decode() + "\n")
-    else:
-        _print(results, wrong)
-    return ExitCode.FAIL if wrong else ExitCode.PASS
-
-
-def _test(fault: Fault, folder: Path) -> SelfTest:
-    begun = time.monotonic()
-    ruling = run_async(_gate, fault, folder / fault.name)
-    reasons = tuple(problem.reason.value for problem in ruling.reasons)
-    named = not fault.reasons or bool(set(reasons) & set(fault.reasons))
-    return SelfTest(
-        fault=fault.name,
-        sentence=fault.sentence,
-        required=fault.verdict,
-        verdict=ruling.verdict.value,
-        reasons=reasons,
-        right=ruling.verdict.value == fault.verdict and named,
-        seconds=round(time.monotonic() - begun, 2),
-    )
-
-
-async def _gate(fault: Fault, folder: Path) -> RunVerdict:
-    """One run of the real gate against one embedded deployment, over real sockets."""
-    deployment = make_deployment(Shape(), fault=fault.name)
-    async with serving(deployment.nodes[0]) as port:
-        path = _config(folder, port, aligned=fault.name not in UNALIGNED)
-        config, digest = load_config_with_digest(path)
-        run_path, _ = await carry_out(config, (path, digest), None, ProgressWatcher(quiet=True))
-    return judge(read_manifest(run_path).plan, RunRecord(read_history(run_path)))
-
-
-def _config(folder: Path, port: int, aligned: bool) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    content = {
-        "version": 1,
-        "deployment": {
-            "name": "selftest",
-            "model": MODEL,
-            "endpoints": [{"name": "engine", "url": f"http://127.0.0.1:{port}"}],
-        },
-        "gate": {
-            "tiers": [340, 980],
-            "lengths": "aligned" if aligned else "exact",
-            "groups_per_tier": 3,
-            "boundaries": False,
-            # Every deployment is new, so nonces may come again, and the same self-test gives the same result.
-            "seed": 7,
-        },
-        "requests": {"max_tokens": 24},
-        "limits": {"settle_s": 0.02, "put_deadline_s": 2.0, "evidence_s": 0.2},
-        "output": {"directory": str(folder / "runs")},
-    }
-    path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump(content), encoding="utf-8")
-    return path
-
-
-def _known(name: str) -> Fault:
+def known_fault(name: str) -> Fault:
+    """The row of a fault. Raises ConfigError."""
     if name not in BY_NAME:
         raise ConfigError(f"there is no fault {name!r}; `kvgate sim faults` lists them")
     return BY_NAME[name]
-
-
-def _print(results: list[SelfTest], wrong: list[SelfTest]) -> None:
-    table = Table("fault", "what it does", "required", "verdict", "reasons", "")
-    for result in results:
-        told = " ".join(reason for reason in result.reasons if reason != "TIER_NOT_COVERED")
-        mark = "[green]right[/]" if result.right else "[red]WRONG[/]"
-        table.add_row(result.fault, result.sentence, result.required, result.verdict, told, mark)
-    console = out()
-    console.print(table)
-    seconds = sum(asdict(result)["seconds"] for result in results)
-    console.print(f"{len(results) - len(wrong)} of {len(results)} right, {seconds:.0f} s (simulator, not an engine)")

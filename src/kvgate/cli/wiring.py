@@ -332,6 +332,7 @@ def rules_of(config: Config, policy: PolicyName | None) -> tuple[Policy, Limits,
         lossy_bound_nat=said.lossy_bound_nat,
         accept_ids_only=said.accept_ids_only or said.accept_text_only,
         accept_text_only=said.accept_text_only,
+        accept_unproven_alignment=said.accept_unproven_alignment,
         alpha=said.alpha,
     )
     limits = Limits(

@@ -192,6 +192,9 @@ class PolicyConfig(_Section):
     )
     accept_ids_only: bool = Field(False, description="true to allow a PASS without logprobs")
     accept_text_only: bool = Field(False, description="true to allow a PASS on text alone")
+    accept_unproven_alignment: bool = Field(
+        False, description="true to allow a PASS where hits differ from cold runs at lengths at which they must not"
+    )
     alpha: Annotated[Real, Field(gt=0.0, lt=0.5)] = Field(
         0.01, description="error probability of the run-level excess test, for instance 0.01"
     )

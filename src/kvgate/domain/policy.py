@@ -30,5 +30,6 @@ class Policy:
     lossy_bound_nat: float | None = None
     accept_ids_only: bool = False
     accept_text_only: bool = False
+    accept_unproven_alignment: bool = False
     alpha: float = 0.01
     min_output_tokens: int = 8

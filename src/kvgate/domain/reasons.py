@@ -272,7 +272,8 @@ REASONS: dict[Reason, ReasonText] = {
     ),
     Reason.ALIGNMENT_UNPROVEN: ReasonText(
         "Aligned lengths were chosen, but no group showed cold equal to local at exactly 0.0.",
-        "State that was already wrong when saved is then covered only by tolerance; use more groups or a fixed chunk.",
+        "State that was wrong when saved is then covered only by tolerance. Check chunk and granule (kvgate doctor); if "
+        "the engine is known to differ there, set policy.accept_unproven_alignment.",
     ),
     Reason.RETRIED: ReasonText(
         "The arm needed more than one attempt before its path was proved.",

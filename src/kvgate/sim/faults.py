@@ -1,15 +1,24 @@
 """The faults that can be planted: an explicit table, each with the verdict a correct gate must give.
 
 ``models`` names the public report a fault is made after (vLLM: VL, vllm-ascend: VA, LMCache: LM, SGLang: SG,
-Dynamo: DY, Mooncake: MC). ``verdict`` and ``reason`` are words of this table, compared by whoever runs the gate.
+Dynamo: DY, Mooncake: MC). ``verdict`` and ``reasons`` are words of this table, compared by whoever runs the gate.
 """
 
 from dataclasses import dataclass
 
+from kvgate.sim.dials import QUIET, Dials
+from kvgate.sim.topology import Topology
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A named wrong (or merely odd) behaviour."""
+    """A named wrong (or merely odd) behaviour.
+
+    ``preset``, ``topology``, ``dials`` and ``speculation`` are the deployment it shows on. ``lengths`` is how prompt
+    lengths have to be chosen, ``declared`` what the operator must have said of the store (the largest drift in nat).
+    ``needs`` names traffic that is needed to bring it out and that the gate does not send; such a fault can be
+    served, and no verdict is required.
+    """
 
     name: str
     sentence: str
@@ -17,61 +26,147 @@ class Fault:
     where: str
     verdict: str
     reasons: tuple[str, ...] = ()
+    preset: str = "dense"
+    topology: Topology = Topology.COMBINED
+    dials: Dials = QUIET
+    speculation: int = 0
+    lengths: str = "aligned"
+    declared: float | None = None
+    needs: str = ""
 
 
 _DIVERGED = ("DIVERGED", "DIVERGED_INTERMITTENT", "DRIFT", "DEGENERATE")
 _FAIL, _UNKNOWN, _PASS = "FAIL", "INCONCLUSIVE", "PASS"
+_V4, _V41, _GDN, _SWA = "deepseek-v4-flash-32", "deepseek-v4.1", "gdn-hybrid", "swa-hybrid"
+_MIXED = "a request that is a local hit and an external hit at once"
+_BUSY = "requests at the same time"
+_CANCELS = "clients that go away"
+_DIRECT = "a baseline that was not transferred"
+
+
+def _bytes(name: str, sentence: str, models: str, preset: str = "dense", speculation: int = 0) -> Fault:
+    """Loaded bytes are wrong: the answers or their logprobs differ from a local hit's."""
+    return Fault(name, sentence, models, "load", _FAIL, _DIVERGED, preset, speculation=speculation)
+
+
+def _right(name: str, sentence: str, models: str, preset: str = "dense", **more: object) -> Fault:
+    """Odd, and right: a gate that fails it cries wolf."""
+    return Fault(name, sentence, models, "control", _PASS, (), preset, **more)  # type: ignore[arg-type]
+
 
 FAULTS: tuple[Fault, ...] = (
-    # bytes that come back wrong
-    Fault("zero_block", "one loaded block is all zeros", "VL#53084", "load", _FAIL, _DIVERGED),
-    Fault("zero_keys", "one loaded block has no keys", "VA#13110", "load", _FAIL, _DIVERGED),
-    Fault("nan_block", "one loaded block is not a number", "VL#50283", "load", _FAIL, _DIVERGED),
-    Fault("foreign_block", "one loaded block belongs to another prompt", "DY#15079", "load", _FAIL, _DIVERGED),
-    Fault("stale_block", "one loaded block repeats the block before it", "VL#51358", "load", _FAIL, _DIVERGED),
-    Fault("swapped_blocks", "two loaded blocks have changed places", "VA#12359", "load", _FAIL, _DIVERGED),
-    Fault("shifted_blocks", "every loaded block sits one place late", "VA#8908", "load", _FAIL, _DIVERGED),
-    Fault("half_block", "the second half of one block was never written", "VL#34616", "load", _FAIL, _DIVERGED),
-    Fault("one_bit", "one exponent bit of one value is flipped", "kv_digest self-test", "load", _FAIL, ("DRIFT",)),
-    Fault("wrong_scale", "loaded values are two per cent too large", "VA#13439", "load", _FAIL, _DIVERGED),
-    Fault("fp8_loss", "loaded KV went through an 8-bit format", "SG#33268", "load", _FAIL, _DIVERGED),
-    Fault("no_window", "the window's state is missing", "LM#4247", "load", _FAIL, _DIVERGED),
-    Fault("no_recurrent", "the recurrent state is zero", "VL#53084", "load", _FAIL, _DIVERGED),
-    Fault("stale_recurrent", "the recurrent state is one block old", "VA#17194", "load", _FAIL, ("DRIFT",)),
-    Fault("no_pooled", "the compressed group is zero", "VA#13110", "load", _FAIL, ("DRIFT",)),
-    Fault("swallowed_failure", "the load failed, was only logged, and blocks stay unfilled", "VA#12522", "load", _FAIL, _DIVERGED),
-    # when and where it happens
-    Fault("long_only", "blocks are wrong beyond 512 tokens", "LM#5151", "load", _FAIL, _DIVERGED),
-    Fault("after_some", "loads are wrong after the fifth", "VA#13934", "load", _FAIL, _DIVERGED),
-    Fault("every_other", "every other load is wrong", "VL#47282", "load", _FAIL, _DIVERGED),
+    # -- bytes that come back wrong ---------------------------------------------------------------------------
+    _bytes("zero_block", "one loaded block is all zeros", "VL#53084"),
+    _bytes("zero_first_block", "the first block is all zeros", "VL#53084"),
+    _bytes("zero_last_block", "the last loaded block is all zeros", "LM#4984"),
+    _bytes("zero_keys", "one loaded block has no keys", "VA#13110"),
+    _bytes("zero_values", "one loaded block has no values", "VA#13110"),
+    _bytes("nan_block", "one loaded block is not a number", "VL#50283"),
+    _bytes("foreign_block", "one loaded block belongs to another prompt", "DY#15079"),
+    _bytes("stale_block", "one loaded block repeats the block before it", "VL#51358"),
+    _bytes("swapped_blocks", "two loaded blocks have changed places", "VA#12359"),
+    _bytes("shifted_blocks", "every loaded block sits one place late", "VA#8908"),
+    _bytes("rolled_rows", "every row sits one token late in its block", "LM#4467"),
+    _bytes("half_block", "the second half of one block was never written", "VL#34616"),
+    _bytes("truncated_block", "the last block is cut short", "MC#4153"),
+    _bytes("one_bit", "one exponent bit of one value is flipped", "vllm-cpu-lab §5"),
+    _bytes("one_bit_of_state", "one exponent bit of the recurrent state is flipped", "vllm-cpu-lab §5", _GDN),
+    _bytes("wrong_scale", "loaded values are two per cent too large", "VA#13439"),
+    _bytes("wrong_block_scale", "the values of one block are half as large again", "VA#13439"),
+    _bytes("fp8_loss", "loaded KV went through an 8-bit format", "SG#33268"),
+    _bytes("bf16_loss", "loaded KV went through bf16", "SG#33268"),
+    _bytes("noisy_load", "loaded KV carries noise of a thousandth", "vllm-cpu-lab §5"),
+    _bytes("wrong_layer", "keys and values have changed places", "LM#4467"),
+    _bytes("tp_shards_swapped", "the two tensor-parallel halves have changed places", "VA#12359"),
+    _bytes("tp_shard_missing", "one tensor-parallel half is missing", "VA#4412"),
+    # -- side state, group by group ---------------------------------------------------------------------------
+    _bytes("no_window", "the sliding window's blocks are zero", "LM#4247", _SWA),
+    _bytes("stale_window", "the window's last block is an older one", "VL#51358", _SWA),
+    _bytes("no_recurrent", "the recurrent state is zero", "VL#53084", _GDN),
+    _bytes("stale_recurrent", "the recurrent state is one block old", "VA#17194", _GDN),
+    _bytes("foreign_recurrent", "the recurrent state is another prompt's", "VL#52234", _GDN),
+    _bytes("no_c4", "the compressed group 4 is zero", "VA#13110", _V4),
+    _bytes("no_c128", "the compressed group 128 is zero", "VA#13110", _V4),
+    _bytes("stale_carry", "a compressor's state is one step old", "VA#13110", _V4),
+    _bytes("group0_block_size", "every group is copied with the block size of the first", "VA#13110", _V4),
+    _bytes("no_ngram", "the n-gram memory's state is missing", "LM#3156", _V41),
+    _bytes("no_index", "the indexer's keys are missing", "MC#2236", _V41),
+    _bytes("shared_owner_missing", "the layer that reads another's KV finds none", "VL#53769", _V41),
+    _bytes("shard_lost", "one context-parallel shard is zero", "LM#4247", _V41),
+    _bytes("swallowed_failure", "the load failed, was only logged, and blocks stay unfilled", "VA#12522", _V4),
+    _bytes("half_the_groups", "every other group's load failed and was only logged", "SG#31108", _V4),
+    _bytes("scratch_block", "a draft model's scratch block is stored in place of the real one", "LM#4984", "dense", 1),
+    # -- when and where it happens ----------------------------------------------------------------------------
+    _bytes("long_only", "blocks are wrong in prompts beyond a length", "LM#5151"),
+    _bytes("after_some", "loads are wrong after the fifth", "VA#13934"),
+    _bytes("every_other", "every other load is wrong", "VL#47282"),
+    _bytes("one_in_three", "a third of the loads is wrong", "SG#22811"),
+    Fault("mixed_only", "external blocks behind a local prefix are wrong", "LM#4247", "load", _FAIL, _DIVERGED, needs=_MIXED),
+    Fault("concurrent_only", "loads are wrong while others run", "VL#45704", "load", _FAIL, _DIVERGED, needs=_BUSY),
+    Fault("after_a_cancel", "loads are wrong once a client has gone away", "SG#23392", "load", _FAIL, _DIVERGED, needs=_CANCELS),
+    # -- stored wrong -----------------------------------------------------------------------------------------
     Fault("poisoned_put", "a block is stored wrong, once and for all", "VL#51358", "put", _FAIL, _DIVERGED),
-    Fault("saved_wrong", "state is wrong when saved, so local and external hits are wrong alike", "SG#35086", "save", _FAIL, _DIVERGED),
+    Fault("saved_wrong", "KV is wrong when saved, so local and external hits are wrong alike", "SG#35086", "save", _FAIL, _DIVERGED),
+    Fault("state_saved_wrong", "the recurrent state is saved as zeros", "VL#53084", "save", _UNKNOWN, ("ALIGNMENT_UNPROVEN",), _GDN),
     Fault("hash_collision", "the key leaves out the prefix, so another prompt's block is served", "VA#10296", "key", _FAIL, _DIVERGED),
-    # answers
+    # -- transfers from prefill to decode ---------------------------------------------------------------------
+    Fault("transfer_reversed", "transferred blocks arrive in reverse order", "VL#52234", "transfer", _FAIL, _DIVERGED, topology=Topology.PD, needs=_DIRECT),
+    Fault("transfer_foreign_tail", "the last transferred block is another prompt's", "VL#52234", "transfer", _FAIL, _DIVERGED, topology=Topology.PD, needs=_DIRECT),
+    Fault("transfer_relayout", "unequal tensor parallelism lays transferred KV out wrongly", "VA#12359", "transfer", _FAIL, _DIVERGED, topology=Topology.PD, needs=_DIRECT),
+    Fault("transfer_subtle", "one transferred block has the wrong scale", "VA#13439", "transfer", _FAIL, _DIVERGED, topology=Topology.PD, needs=_DIRECT),
+    Fault("lease_expired", "transferred KV was freed and written over, differently each time", "VL#25897", "transfer", _FAIL, _DIVERGED, topology=Topology.PD),
+    Fault("stale_reference", "the transfer hands over an older prompt's KV", "VL#52234", "transfer", _FAIL, _DIVERGED, topology=Topology.PD, needs=_DIRECT),
+    Fault("transfer_dropped", "the proxy drops the transfer parameters and decode computes all again", "VL#42644", "proxy", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",), topology=Topology.PD),
+    Fault("decode_caches", "decode serves prompts from a cache of its own, which hides the transfer", "VA#7814", "proxy", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",), topology=Topology.PD),
+    # -- answers ----------------------------------------------------------------------------------------------
     Fault("first_token_lost", "the first token of an answer from the pool is missing", "LM#1511", "answer", _FAIL, ("FIRST_TOKEN", *_DIVERGED)),
     Fault("first_token_doubled", "the first token of an answer from the pool comes twice", "LM#978", "answer", _FAIL, ("FIRST_TOKEN", *_DIVERGED)),
+    Fault("shifted_answer", "the answer goes on three tokens too far", "VL#49250", "answer", _FAIL, ("SHIFT", *_DIVERGED)),
     Fault("cut_answer", "an answer from the pool stops half way", "VL#52852", "answer", _FAIL, ("TRUNCATED",)),
     Fault("empty_answer", "an answer from the pool has no tokens", "VA#13439", "answer", _FAIL, ("EMPTY",)),
+    Fault("looping_answer", "an answer from the pool repeats one token", "SG#38031", "answer", _FAIL, _DIVERGED),
     Fault("refused_hit", "the server refuses what it would have to load", "VL#40978", "answer", _FAIL, ("SUBJECT_REFUSED",)),
+    Fault("broken_stream", "an answer from the pool ends in an error in mid-stream", "VL#40978", "answer", _FAIL, ("SUBJECT_REFUSED",)),
     Fault("leak", "an answer from the pool holds another prompt's beginning", "SG#23392", "answer", _FAIL, ("LEAK",)),
-    # the path that never ran, and sensors that lie
+    Fault("recomputed", "the answer is marked as computed again after a preemption", "VA#5900", "answer", _UNKNOWN, ("RECOMPUTED",)),
+    Fault("ids_missing", "the last token IDs are not told", "DY#13588", "answer", _UNKNOWN, ("IDS_INCOMPLETE",)),
+    Fault("zero_logprobs", "all logprobs of answers from the pool are 0", "VL#34497", "answer", _UNKNOWN, ("LOGPROBS_UNUSABLE",)),
+    # -- the path that never ran, and sensors that lie --------------------------------------------------------
     Fault("no_pool", "the pool is switched off", "local-inference-lab/vllm#403", "path", _UNKNOWN, ("PATH_NOT_EXERCISED",)),
     Fault("never_put", "the pool is asked and never filled", "VA#8808", "path", _UNKNOWN, ("EXTERNAL_MISS",)),
     Fault("silent_recompute", "look-ups hit, loads fail, the prompt is computed again", "VL#42644", "path", _UNKNOWN, ("LOAD_FAILED",)),
     Fault("evicted", "objects vanish between look-up and load", "SG#31108", "path", _UNKNOWN, ("LOAD_FAILED",)),
+    Fault("shorter_hit", "the pool has lost the last blocks: a hit is shorter, and right", "VL#48401", "path", _UNKNOWN, ("EXTERNAL_MISS",)),
     Fault("reset_lies", "the reset says success and drops nothing", "VL#57727", "path", _UNKNOWN, ("LOCAL_NOT_DROPPED",)),
+    Fault("reset_refused", "the reset says that it did not succeed", "LB#1918", "path", _UNKNOWN, ("RESET_UNAVAILABLE", "LOCAL_NOT_DROPPED")),
+    Fault("no_reset", "there is no reset", "VL#12284", "path", _UNKNOWN, ("RESET_UNAVAILABLE",)),
     Fault("salt_ignored", "the pool's keys leave out the salt", "SG#37160", "key", _UNKNOWN, ("SALT_IGNORED",)),
     Fault("counters_stuck", "all counters stay where they are", "VA#16639", "counters", _UNKNOWN, ("EVIDENCE_MISSING",)),
     Fault("counters_double", "every counter counts twice", "VL#18053", "counters", _UNKNOWN, ("FOREIGN_TRAFFIC",)),
     Fault("counters_saw", "two API processes answer /metrics in turn", "LM#621", "counters", _UNKNOWN, ("COUNTER_RESET", "EVIDENCE_MISSING", "FOREIGN_TRAFFIC")),
+    Fault("counters_restart", "counters start again from nothing", "VA#10028", "counters", _UNKNOWN, ("COUNTER_RESET", "EVIDENCE_MISSING", "FOREIGN_TRAFFIC")),
+    Fault("no_counters", "there are no counters", "VA#16639", "counters", _UNKNOWN, ("COUNTERS_UNREADABLE",)),
+    Fault("look_ups_only", "only look-ups are counted, not arrivals", "VL#46357", "counters", _UNKNOWN, ("EVIDENCE_TOO_WEAK",)),
     Fault("lying_usage", "usage reports cached tokens that no counter knows", "VA#15744", "counters", _UNKNOWN, ("SENSOR_CONFLICT",)),
-    Fault("preempted", "requests are preempted and recomputed", "VL#25780", "counters", _UNKNOWN, ("PREEMPTED",)),
-    # negative controls: odd, and right
-    Fault("healthy", "nothing is wrong", "control", "none", _PASS),
-    Fault("slow_put", "puts can be seen a little later", "LM#1350", "control", _PASS),
-    Fault("dead_bytes", "bytes change that no answer reads", "control", "load", _PASS),
-    Fault("shape_noise_15", "15 % of prompts answer with benign drift when cold", "B02", "noise", _PASS),
-    Fault("shape_noise_45", "45 % of prompts answer with benign drift when cold", "B01", "noise", _PASS),
+    Fault("foreign_traffic", "somebody else uses the engine all the time", "VL#18053", "counters", _UNKNOWN, ("FOREIGN_TRAFFIC",)),
+    Fault("preempted", "every request is preempted and recomputed", "VL#25780", "counters", _UNKNOWN, ("PREEMPTED",)),
+    # -- negative controls: odd, and right --------------------------------------------------------------------
+    _right("healthy", "nothing is wrong", "control"),
+    _right("healthy_v4", "DeepSeek-V4 geometry, nothing wrong", "control", _V4),
+    _right("healthy_v41", "DeepSeek-V4.1 geometry, nothing wrong", "control", _V41),
+    _right("healthy_gdn", "a recurrent hybrid, nothing wrong", "control", _GDN),
+    _right("healthy_swa", "a sliding-window hybrid, nothing wrong", "control", _SWA),
+    _right("healthy_speculation", "a draft model proposes three tokens, nothing wrong", "control", speculation=3),
+    _right("healthy_pair", "two engines on one pool, nothing wrong", "control", topology=Topology.PAIR),
+    _right("healthy_pd", "prefill, decode, proxy and pool, nothing wrong", "control", topology=Topology.PD),
+    _right("slow_put", "puts can be seen a little later", "LM#1350", dials=Dials(put_lag_s=0.15)),
+    _right("dead_bytes", "bytes change that no answer reads: drift is exactly 0", "vllm-cpu-lab §5", _SWA),
+    _right("lossy_declared", "the store loses precision, as its operator has declared", "LM#2026", declared=0.05),
+    _right("preempted_once", "one request in fifteen is preempted", "VL#25780", dials=Dials(preempted_every=15)),
+    _right("batch_noise", "answers drift while others run, and nobody else runs", "VL#23138", dials=Dials(batch_noise=0.2)),
+    _right("shape_noise_15", "15 % of the answers flip between cold and hit at lengths that are not aligned", "B02", dials=Dials(flip_share=0.15), lengths="exact"),
+    _right("shape_noise_45", "45 % of them flip", "B01", dials=Dials(flip_share=0.45), lengths="exact"),
+    _right("aligned_noise_45", "the same engine at aligned lengths, where nothing differs", "vllm-cpu-lab §5c", dials=Dials(flip_share=0.45)),
 )  # fmt: skip
 
 BY_NAME: dict[str, Fault] = {fault.name: fault for fault in FAULTS}

@@ -3,175 +3,301 @@
 Logits are computed from whatever KV it is given. A bigram seen earlier is continued as it was continued then, so
 codewords are really recalled; wrong bytes give wrong answers, subtle ones subtly.
 
-    group       what it holds                                  who reads it
-    full        keys and values of every token                 attention, at every step
-    window      the embeddings of the last tokens              makes the next keys and the query
-    recurrent   a decayed sum of all embeddings                a small addition to every answer
-    pooled      means of every 4 tokens' values                a second, weak attention
+    array       what it holds                                      who reads it
+    keys        what came before each token                        attention: "where did this bigram stand?"
+    values      each token (with its n-gram memory)                attention: "what came then?"
+    index       a short form of the keys                           the indexer, which chooses what attention sees
+    window      each token, read back to the window's length       a local attention, and what the next keys are made of
+    c4, c128    means of so many tokens                            a second, weak attention each
+    carry4, ..  the last such mean at a block's edge               the next entry of that group
+    recurrent   a decayed sum of all tokens                        a small addition to every answer
+    ngram       the last two token IDs                             the next tokens' memory
+
+Every element is worked out by the same arithmetic whichever way the sequence came to it (tables, sums along an axis of
+fixed length, never a matrix product whose shape depends on the prompt): that is what makes cold, local and external
+answers equal to the last bit.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from kvgate.sim.presets import Preset
+
+Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
-# Per output position, (token, logprob) pairs, likeliest first.
-Rows = list[list[tuple[int, float]]]
+Ids = npt.NDArray[np.int64]
 
 VOCABULARY = 4096
 WIDTH = 64
-SHARPNESS = 14.0
+INDEX_WIDTH = 16
+MEMORY_ROWS = 509
+SHARPNESS = 7.0
 GAIN = 12.0
-DECAY = 0.9
-WINDOW = 2
-POOL = 4
-RECURRENT_WEIGHT = 0.02
-POOLED_WEIGHT = 0.02
+DECAY = np.float32(0.9)
+MEMORY_WEIGHT = np.float32(0.05)
+CARRY_WEIGHT = np.float32(0.5)
+SHARED_WEIGHT = np.float32(0.05)
+RECURRENT_WEIGHT = np.float32(0.02)
+POOLED_WEIGHT = np.float32(0.02)
+WINDOW_WEIGHT = np.float32(0.05)
 FIRST_USABLE_TOKEN = 3
+CONTEXT = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lookup:
+    """What the two tokens before a position give: tables by token ID (VOCABULARY, n) and the maps behind them."""
+
+    previous: Floats
+    before: Floats
+    previous_map: Floats
+    before_map: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """Embeddings (VOCABULARY, WIDTH), unit length, and two orthogonal maps (WIDTH, WIDTH)."""
+    """Unit embeddings (VOCABULARY, WIDTH), key and index look-ups, and the n-gram memory (MEMORY_ROWS, WIDTH)."""
 
     embeddings: Floats
-    previous: Floats
-    before_previous: Floats
+    keys: Lookup
+    index: Lookup
+    memory: Floats
 
 
 def make_weights(seed: int = 0) -> Weights:
     """The same weights from the same seed."""
     random = np.random.default_rng(seed)
-    embeddings = random.standard_normal((VOCABULARY, WIDTH)).astype(np.float32)
-    embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
-    maps = [np.linalg.qr(random.standard_normal((WIDTH, WIDTH)))[0].astype(np.float32) for _ in range(2)]
-    return Weights(embeddings, maps[0], maps[1])
+    embeddings = _unit_rows(random, VOCABULARY)
+    first, second = (np.linalg.qr(random.standard_normal((WIDTH, WIDTH)))[0].astype(np.float32) for _ in range(2))
+    shorter = np.linalg.qr(random.standard_normal((WIDTH, INDEX_WIDTH)))[0].astype(np.float32).T
+    memory = _unit_rows(random, MEMORY_ROWS)
+    return Weights(
+        embeddings, _lookup(embeddings, first, second), _lookup(embeddings, shorter @ first, shorter @ second), memory
+    )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
-    """The KV of one block of tokens, by group: what is cached, pooled, transferred and corrupted.
-
-    ``keys`` and ``values`` (block, WIDTH); ``window`` (WINDOW, WIDTH) and ``recurrent`` (WIDTH,) as they stand at the
-    block's end; ``pooled`` (block / POOL, WIDTH).
-    """
-
-    keys: Floats
-    values: Floats
-    window: Floats
-    recurrent: Floats
-    pooled: Floats
-
-    def copy(self) -> "Block":
-        """A block of its own, so that changing one changes no other."""
-        return Block(*(getattr(self, name).copy() for name in GROUP_ARRAYS))
-
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(getattr(self, name).nbytes for name in GROUP_ARRAYS)
+def _unit_rows(random: np.random.Generator, count: int) -> Floats:
+    rows = random.standard_normal((count, WIDTH)).astype(np.float32)
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), dtype=np.float32)
 
 
-GROUP_ARRAYS = ("keys", "values", "window", "recurrent", "pooled")
+def _lookup(embeddings: Floats, first: Floats, second: Floats) -> Lookup:
+    return Lookup(_times(first, embeddings), _times(second, embeddings), first, second)
+
+
+def _times(matrix: Floats, rows: Floats) -> Floats:
+    """``rows @ matrix.T``, each row by the same sums whatever the number of rows."""
+    parts = [(matrix[None] * rows[at : at + 1024, None, :]).sum(axis=-1) for at in range(0, len(rows), 1024)]
+    return np.concatenate(parts) if parts else np.zeros((0, len(matrix)), np.float32)
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """The KV of one running sequence: whole blocks, then a tail of fewer tokens than a block."""
+    """The KV of one running sequence.
 
-    keys: list[Floats]
-    values: list[Floats]
-    pooled: list[Floats]
-    window: Floats
-    recurrent: Floats
-    length: int
+    ``arrays`` have a row per token (per ``ratio`` tokens in compressed groups) and room for more; only rows of the
+    first ``length`` tokens count. ``state`` is the side state now, ``states`` as it stood at each possible end of a
+    hit. ``ids`` are the last two token IDs, ``pending`` the embeddings no compressed entry holds yet. A layer without
+    KV of its own reads another's, but sees nothing of the first ``unshared`` tokens (a fault; 0 when all is well).
+    """
 
-    @classmethod
-    def empty(cls) -> "Sequence":
-        """Nothing seen yet."""
-        return cls([], [], [], np.zeros((WINDOW, WIDTH), np.float32), np.zeros(WIDTH, np.float32), 0)
+    preset: Preset
+    arrays: dict[str, Array]
+    state: dict[str, Array]
+    length: int = 0
+    states: dict[int, dict[str, Array]] = field(default_factory=dict)
+    ids: tuple[int, int] = (0, 0)
+    pending: dict[int, Floats] = field(default_factory=dict)
+    unshared: int = 0
 
+    def rows(self, name: str) -> Floats:
+        """The rows in use of an array."""
+        ratio = int(name[1:]) if name[0] == "c" else 1
+        return self.arrays[name][: self.length // ratio]
 
-def resume(blocks: list[Block]) -> Sequence:
-    """A sequence that goes on after these blocks, from the side state of the last one."""
-    if not blocks:
-        return Sequence.empty()
-    last = blocks[-1]
-    return Sequence(
-        keys=[block.keys for block in blocks],
-        values=[block.values for block in blocks],
-        pooled=[block.pooled for block in blocks],
-        window=last.window,
-        recurrent=last.recurrent,
-        length=sum(len(block.keys) for block in blocks),
-    )
-
-
-def extend(weights: Weights, sequence: Sequence, ids: npt.NDArray[np.int64], block: int) -> list[Block]:
-    """Prefill ``ids`` block by block; returns the whole blocks made. The sequence must stand at a block's edge."""
-    made: list[Block] = []
-    embeddings = weights.embeddings[ids]
-    for start in range(0, len(ids), block):
-        part = embeddings[start : start + block]
-        made_block = _step(weights, sequence, part)
-        if len(part) == block:
-            made.append(made_block)
-    return made
+    def copy(self) -> "Sequence":
+        """A sequence of its own, so that changing or extending one changes no other."""
+        arrays = {name: array.copy() for name, array in self.arrays.items()}
+        state = {name: array.copy() for name, array in self.state.items()}
+        return Sequence(self.preset, arrays, state, self.length, {}, self.ids, dict(self.pending), self.unshared)
 
 
-def _step(weights: Weights, sequence: Sequence, part: Floats) -> Block:
-    """Take in up to one block of embeddings. The order of the arithmetic depends on the tokens only, never on how the
-    sequence came to this point: that is what makes cold, local and external answers equal to the last bit."""
-    context = np.concatenate([sequence.window, part])
-    keys = context[WINDOW - 1 : -1] @ weights.previous.T + context[WINDOW - 2 : -2] @ weights.before_previous.T
-    powers = DECAY ** np.arange(len(part) - 1, -1, -1, dtype=np.float32)
-    recurrent = (DECAY ** np.float32(len(part))) * sequence.recurrent + (powers[:, None] * part).sum(axis=0)
-    whole = len(part) // POOL * POOL
-    pooled = part[:whole].reshape(-1, POOL, WIDTH).mean(axis=1)
-    made = Block(
-        keys.astype(np.float32), part.copy(), context[-WINDOW:].copy(), recurrent.astype(np.float32), pooled.copy()
-    )
-    sequence.keys.append(made.keys)
-    sequence.values.append(made.values)
-    sequence.pooled.append(made.pooled)
-    sequence.window, sequence.recurrent = made.window, made.recurrent
-    sequence.length += len(part)
-    return made
+def empty_sequence(preset: Preset, capacity: int) -> Sequence:
+    """Nothing seen yet, with room for ``capacity`` tokens."""
+    arrays: dict[str, Array] = {
+        "keys": np.empty((capacity, WIDTH), np.float32),
+        "values": np.empty((capacity, WIDTH), np.float32),
+    }
+    if preset.top_k:
+        arrays["index"] = np.empty((capacity, INDEX_WIDTH), np.float32)
+    if preset.window:
+        arrays["window"] = np.empty((capacity, WIDTH), np.float32)
+    state: dict[str, Array] = {}
+    for ratio in preset.compressed:
+        arrays[f"c{ratio}"] = np.empty((capacity // ratio + 1, WIDTH), np.float32)
+        state[f"carry{ratio}"] = np.zeros(WIDTH, np.float32)
+    if preset.recurrent:
+        state["recurrent"] = np.zeros(WIDTH, np.float32)
+    if preset.ngram:
+        state["ngram"] = np.zeros(CONTEXT, np.int64)
+    pending = {ratio: np.zeros((0, WIDTH), np.float32) for ratio in preset.compressed}
+    return Sequence(preset, arrays, state, pending=pending)
 
 
-def generate(weights: Weights, sequence: Sequence, count: int, top: int) -> tuple[list[int], Rows]:
-    """Greedy tokens and, for each, the ``top`` most likely tokens with their logprobs, likeliest first."""
-    keys, values = np.concatenate(sequence.keys), np.concatenate(sequence.values)
-    pooled = np.concatenate(sequence.pooled)
-    ids: list[int] = []
-    rows: Rows = []
-    for _ in range(count):
-        logprobs = _logprobs(weights, keys, values, pooled, sequence)
-        best = np.argsort(-logprobs, kind="stable")[:top]
-        rows.append([(int(token), float(logprobs[token])) for token in best])
-        ids.append(int(best[0]))
-        part = weights.embeddings[best[:1]]
-        grown = _step(weights, sequence, part)
-        keys, values = np.concatenate([keys, grown.keys]), np.concatenate([values, grown.values])
-    return ids, rows
+def extend(weights: Weights, sequence: Sequence, ids: Ids) -> None:
+    """Take in further tokens. A sequence that was resumed goes on from the bytes it was given."""
+    step = sequence.preset.step
+    while len(ids):
+        # Up to the next possible end of a hit: beyond it, everything hangs on bytes that a hit would load.
+        count = min(len(ids), step - sequence.length % step)
+        _extend_within(weights, sequence, ids[:count])
+        ids = ids[count:]
+        if sequence.length % step == 0:
+            sequence.states[sequence.length] = {name: array.copy() for name, array in sequence.state.items()}
 
 
-def _logprobs(weights: Weights, keys: Floats, values: Floats, pooled: Floats, sequence: Sequence) -> Floats:
-    """Next-token logprobs (VOCABULARY,), computed from the KV bytes at hand."""
-    query = sequence.window[-1] @ weights.previous.T + sequence.window[-2] @ weights.before_previous.T
-    attended = _attend(keys, values, query.astype(np.float32), SHARPNESS / 2.0)
-    if len(pooled):
-        attended = attended + POOLED_WEIGHT * _attend(pooled, pooled, sequence.window[-1], 1.0)
-    attended = attended + RECURRENT_WEIGHT * sequence.recurrent
-    logits = GAIN * (weights.embeddings @ attended)
+def _extend_within(weights: Weights, sequence: Sequence, ids: Ids) -> None:
+    start, end = sequence.length, sequence.length + len(ids)
+    arrays, preset = sequence.arrays, sequence.preset
+    embedded = weights.embeddings[ids]
+    context = _context(sequence)
+    known = np.concatenate([np.array(sequence.ids, np.int64), ids])
+    arrays["keys"][start:end] = _look_up(weights.keys, known, context, start % preset.step)
+    if "index" in arrays:
+        arrays["index"][start:end] = _look_up(weights.index, known, context, start % preset.step)
+    arrays["values"][start:end] = embedded + _memory(weights, sequence, ids) if preset.ngram else embedded
+    if "window" in arrays:
+        arrays["window"][start:end] = embedded
+    if preset.recurrent:
+        sequence.state["recurrent"] = _decayed(sequence.state["recurrent"], embedded, start, preset.block)
+    sequence.length = end
+    for ratio in preset.compressed:
+        _pool(sequence, embedded, ratio)
+    sequence.ids = (int(known[-2]), int(known[-1]))
+
+
+def _context(sequence: Sequence) -> Floats:
+    """The last two tokens as the KV at hand has them, oldest first."""
+    source = sequence.rows("window" if sequence.preset.window else "values")[-CONTEXT:]
+    missing = np.zeros((CONTEXT - len(source), WIDTH), np.float32)
+    return np.concatenate([missing, source])
+
+
+def _look_up(lookup: Lookup, known: Ids, context: Floats, offset: int) -> Floats:
+    """Rows made of the two tokens before each position; right after a possible end of a hit, from the bytes."""
+    rows = lookup.previous[known[1:-1]] + lookup.before[known[:-2]]
+    if offset == 0:
+        rows[0] = _times(lookup.previous_map, context[1:2])[0] + _times(lookup.before_map, context[0:1])[0]
+        if len(rows) > 1:
+            rows[1] = lookup.previous[known[2]] + _times(lookup.before_map, context[1:2])[0]
+    elif offset == 1:
+        rows[0] = lookup.previous[known[1]] + _times(lookup.before_map, context[0:1])[0]
+    return rows
+
+
+def _memory(weights: Weights, sequence: Sequence, ids: Ids) -> Floats:
+    """What the n-gram memory adds to each token: a row chosen by the token and the two before it."""
+    known = np.concatenate([sequence.state["ngram"].astype(np.int64), ids])
+    rows = (known[2:] * 31 + known[1:-1] * 17 + known[:-2] * 7) % MEMORY_ROWS
+    sequence.state["ngram"] = known[-CONTEXT:].copy()
+    return np.asarray(MEMORY_WEIGHT * weights.memory[rows], dtype=np.float32)
+
+
+def _decayed(state: Array, embedded: Floats, start: int, block: int) -> Floats:
+    """The recurrent state after further tokens, block by block."""
+    now = state.astype(np.float32)
+    head = min(len(embedded), -start % block)
+    whole = (len(embedded) - head) // block
+    parts = [
+        embedded[:head],
+        *embedded[head : head + whole * block].reshape(whole, block, WIDTH),
+        embedded[head + whole * block :],
+    ]
+    for part in parts:
+        if len(part):
+            powers = DECAY ** np.arange(len(part) - 1, -1, -1, dtype=np.float32)
+            now = DECAY ** np.float32(len(part)) * now + (powers[:, None] * part).sum(axis=0)
+    return now
+
+
+def _pool(sequence: Sequence, embedded: Floats, ratio: int) -> None:
+    """Entries of a compressed group: the mean of its tokens, and half of the mean before."""
+    waiting = np.concatenate([sequence.pending[ratio], embedded])
+    whole = len(waiting) // ratio
+    sequence.pending[ratio] = waiting[whole * ratio :].copy()
+    if whole == 0:
+        return
+    means = waiting[: whole * ratio].reshape(whole, ratio, WIDTH).mean(axis=1)
+    name = f"carry{ratio}"
+    before = np.concatenate([sequence.state[name][None], means[:-1]])
+    end = sequence.length // ratio
+    sequence.arrays[f"c{ratio}"][end - whole : end] = means + CARRY_WEIGHT * before
+    sequence.state[name] = means[-1].copy()
+
+
+def logits_of(weights: Weights, sequence: Sequence) -> Floats:
+    """Next-token logits (VOCABULARY,), computed from the KV bytes at hand."""
+    preset = sequence.preset
+    context = _context(sequence)
+    query = _query(weights.keys, context)
+    seen = _chosen(weights, sequence, context)
+    keys, values = (sequence.rows(name)[seen] for name in ("keys", "values"))
+    attended = _attend(keys, values, query, SHARPNESS)
+    if preset.shared:
+        borrowed = weights.keys.before_map @ context[1]
+        attended = attended + SHARED_WEIGHT * _attend(*_borrowed(sequence, seen, keys, values), borrowed, 1.0)
+    if preset.window:
+        window = sequence.rows("window")[-preset.window :]
+        attended = attended + WINDOW_WEIGHT * _attend(window, window, context[1], 1.0)
+    for ratio in preset.compressed:
+        pooled = sequence.rows(f"c{ratio}")
+        if len(pooled):
+            attended = attended + POOLED_WEIGHT * _attend(pooled, pooled, context[1], 1.0)
+    if preset.recurrent:
+        attended = attended + RECURRENT_WEIGHT * sequence.state["recurrent"].astype(np.float32)
+    logits = np.float32(GAIN) * (weights.embeddings @ attended)
     logits[:FIRST_USABLE_TOKEN] = -np.inf
-    peak = logits.max()
-    shifted = logits - peak
-    return np.asarray(shifted - np.log(np.exp(shifted).sum()), dtype=np.float32)
+    return np.asarray(logits, dtype=np.float32)
+
+
+def _borrowed(sequence: Sequence, seen: slice | Ids, keys: Floats, values: Floats) -> tuple[Floats, Floats]:
+    """Keys and values as the layer sees them that owns none."""
+    if sequence.unshared == 0:
+        return keys, values
+    there = (np.arange(sequence.length)[seen] >= sequence.unshared).astype(np.float32)[:, None]
+    return keys * there, values * there
+
+
+def _query(lookup: Lookup, context: Floats) -> Floats:
+    return np.asarray(lookup.previous_map @ context[1] + lookup.before_map @ context[0], dtype=np.float32)
+
+
+def _chosen(weights: Weights, sequence: Sequence, context: Floats) -> slice | Ids:
+    """The positions attention sees: all, or those the indexer ranks highest, shard by shard and then merged."""
+    preset, length = sequence.preset, sequence.length
+    if not preset.top_k or length <= preset.top_k:
+        return slice(None)
+    scores = sequence.rows("index") @ _query(weights.index, context)
+    shard = np.arange(length) // preset.block % preset.shards
+    best: list[Ids] = []
+    for number in range(preset.shards):
+        mine = np.flatnonzero(shard == number)
+        best.append(mine[_largest(scores[mine], preset.top_k)])
+    merged = np.sort(np.concatenate(best))
+    return np.sort(merged[_largest(scores[merged], preset.top_k)])
+
+
+def _largest(scores: Floats, count: int) -> Ids:
+    if len(scores) <= count:
+        return np.arange(len(scores))
+    return np.argpartition(-scores, count - 1)[:count]
 
 
 def _attend(keys: Floats, values: Floats, query: Floats, sharpness: float) -> Floats:
-    scores = sharpness * (keys @ query)
+    scores = np.float32(sharpness) * (keys @ query)
     scores -= scores.max()
     weights = np.exp(scores)
     return np.asarray((weights @ values) / weights.sum(), dtype=np.float32)

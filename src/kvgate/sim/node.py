@@ -6,38 +6,42 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kvgate.sim.network import (
-    VOCABULARY,
-    Block,
-    Rows,
-    Sequence,
-    Weights,
-    extend,
-    generate,
-    make_weights,
+from kvgate.sim.answers import ON_ANSWER, Reply, Rows, Spoiling
+from kvgate.sim.dials import QUIET, Circumstances, Dials, Noise
+from kvgate.sim.kv import (
+    Arrays,
+    Place,
+    block_hashes,
+    cut,
+    is_state,
+    longest_hit,
+    name_of,
+    places_between,
+    places_needed,
     resume,
 )
-from kvgate.sim.planting import ON_LOAD, Loading, wrong_when_saved
-from kvgate.sim.store import Ids, LocalCache, Pool, block_hashes
+from kvgate.sim.network import VOCABULARY, Ids, Sequence, Weights, extend, logits_of, make_weights
+from kvgate.sim.planting import ON_LOAD, Loading, on_save
+from kvgate.sim.presets import PRESETS, Preset
+from kvgate.sim.store import LocalCache, Store
+from kvgate.sim.transfer import Handover, take_over
 from kvgate.sim.words import Dictionary
 
-SHAPE_NOISE_NAT = 0.04
-BEGINNING = 16
+LOCAL_BYTES = 2 << 30
+FORGETFUL = ("silent_recompute", "evicted")
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Sizes in tokens: block, prefill chunk, longest prompt plus answer, and the local cache's capacity in blocks."""
+class RefusedError(Exception):
+    """The request is answered with an error instead: (status, message)."""
 
-    block: int = 32
-    chunk: int = 320
-    max_model_len: int = 8192
-    local_blocks: int = 4096
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(slots=True)
 class Counters:
-    """What the engine says it did, in prompt tokens unless named otherwise."""
+    """What a rank says it did, in prompt tokens unless named otherwise."""
 
     prompt: int = 0
     computed: int = 0
@@ -49,205 +53,336 @@ class Counters:
     preemptions: int = 0
     requests: int = 0
     generated: int = 0
+    transferred_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """What really happened to one request, whatever the counters say: prompt tokens by path, and blocks changed."""
+    """What really happened to one request, whatever the counters say: prompt tokens by path, objects changed, where."""
 
     length: int
     computed: int
     local: int
     external: int
-    spoilt: int
+    transferred: int = 0
+    spoilt: int = 0
+    rank: int = 0
+    batch: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer: token IDs, rows of (token, logprob) likeliest first, text, and cached prompt tokens as reported."""
+class Request:
+    """One completion. ``salt`` '' is no salt; ``rank`` None lets the engine choose; ``batch`` counts it in."""
 
     ids: list[int]
-    rows: Rows
-    text: str
-    cached: int
-    finish_reason: str
+    salt: str = ""
+    max_tokens: int = 16
+    top: int = 1
+    rank: int | None = None
+    batch: int = 1
+    transfer: dict[str, object] | None = None
+    incoming: Sequence | None = None
 
 
-class RefusedError(Exception):
-    """The request is answered with an error instead: (status, message)."""
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What an engine is within its deployment: its name, its data-parallel ranks, whether it keeps prefixes."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class Node:
-    """An engine. ``fault`` names a row of the fault table; '' is a healthy engine."""
-
-    def __init__(
-        self,
-        shape: Shape,
-        pool: Pool | None,
-        fault: str = "",
-        weights: Weights | None = None,
-        words: Dictionary | None = None,
-    ) -> None:
-        self.shape = shape
-        self.pool = None if fault == "no_pool" else pool
-        self.fault = fault
-        self.counters = Counters()
-        self.deeds: list[Deed] = []
-        self.weights = weights if weights is not None else make_weights()
-        self.words = words if words is not None else Dictionary()
-        self._local = LocalCache(shape.local_blocks)
-        self._loads = 0
-        self._recent: list[Ids] = []
-
-    def drop_local(self) -> None:
-        """Forget the engine's own prefix cache, and only that."""
-        if self.fault != "reset_lies":
-            self._local.drop()
-
-    def complete(self, ids: list[int], salt: str, count: int, top: int) -> Reply:
-        """Answer a prompt. Raises RefusedError."""
-        prompt = np.array(ids, dtype=np.int64)
-        if len(ids) + count > self.shape.max_model_len:
-            raise RefusedError(400, f"This model's maximum context length is {self.shape.max_model_len} tokens.")
-        if len(ids) == 0 or prompt.min() < 0 or prompt.max() >= VOCABULARY:
-            raise RefusedError(400, "The prompt is empty or holds token IDs outside the vocabulary.")
-        hashes = block_hashes(prompt, salt, self.shape.block)
-        usable = hashes[: (len(ids) - 1) // self.shape.block]
-        local = self._local.prefix(usable)
-        external, spoilt = self._load(usable[len(local) :], len(ids))
-        sequence = self._prefill(prompt, hashes, [*local, *external])
-        self._account(len(ids), len(local), len(external), spoilt)
-        if external and self.fault == "refused_hit":
-            raise RefusedError(500, "KV load failure")
-        answer, rows = generate(self.weights, sequence, count, top)
-        rows = self._noise(rows, prompt, (len(local) + len(external)) * self.shape.block)
-        reply = self._reply(answer, rows, self._cached(local, external), "length")
-        reply = self._spoil(reply, prompt, bool(external))
-        self.counters.generated += len(reply.ids)
-        return reply
-
-    # -- KV ---------------------------------------------------------------------------------------------------
-    def _load(self, names: list[str], length: int) -> tuple[list[Block], int]:
-        """Blocks from the pool for the prompt's further hashes, as they arrive; and how many were changed."""
-        if self.pool is None:
-            return [], 0
-        keys = [self._key(name, place) for place, name in enumerate(names)]
-        self.counters.external_queries += len(names) * self.shape.block
-        held = 0
-        while held < len(keys) and self.pool.holds(keys[held]):
-            held += 1
-        self.counters.external_hits += held * self.shape.block
-        if held == 0 or self.fault in ("silent_recompute", "evicted"):
-            return [], 0
-        blocks = [self.pool.get(key) for key in keys[:held]]
-        plant = ON_LOAD.get(self.fault)
-        number, self._loads = self._loads, self._loads + 1
-        if plant is None or held < 2:
-            return blocks, 0
-        before = [block.copy() for block in blocks]
-        after = plant(blocks, Loading(number, length, tuple(self.pool.others(set(keys)))))
-        return after, sum(1 for one, other in zip(before, after, strict=True) if _differ(one, other))
-
-    def _prefill(self, prompt: Ids, hashes: list[str], reused: list[Block]) -> Sequence:
-        """Compute what is not reused, keep every whole block, and put it into the pool."""
-        sequence = resume(list(reused))
-        made = extend(self.weights, sequence, prompt[sequence.length :], self.shape.block)
-        if self.fault == "saved_wrong":
-            made = [wrong_when_saved(block) for block in made]
-        for place, (name, block) in enumerate(zip(hashes, [*reused, *made], strict=False)):
-            self._local.keep(name, block)
-            if self.pool is not None and self.fault != "never_put" and place >= len(reused):
-                stored = wrong_when_saved(block) if self.fault == "poisoned_put" and place == 1 else block
-                self.pool.put(self._key(name, place), stored)
-        return sequence
-
-    def _key(self, name: str, place: int) -> str:
-        """The pool's key of a block."""
-        if self.fault == "hash_collision" and place == 1:
-            return "every prompt's second block"
-        return name
-
-    # -- what is said of it -----------------------------------------------------------------------------------
-    def _account(self, length: int, local: int, external: int, spoilt: int) -> None:
-        block, counters = self.shape.block, self.counters
-        computed = length - (local + external) * block
-        self.deeds.append(Deed(length, computed, local * block, external * block, spoilt))
-        counters.prompt += length
-        counters.computed += computed
-        counters.local += local * block
-        counters.external += external * block
-        counters.local_queries += length
-        counters.requests += 1
-        counters.preemptions += int(self.fault == "preempted")
-
-    def _cached(self, local: list[Block], external: list[Block]) -> int:
-        cached = (len(local) + len(external)) * self.shape.block
-        return cached + self.shape.block if self.fault == "lying_usage" else cached
-
-    def _noise(self, rows: Rows, prompt: Ids, reused: int) -> Rows:
-        """Benign shape noise: for some prompts the answer depends a little on the size of the last prefill chunk.
-
-        Equal chunks give equal answers, so a cold run of an aligned length equals a hit, as on a real engine.
-        """
-        share = {"shape_noise_15": 15, "shape_noise_45": 45}.get(self.fault, 0)
-        last_chunk = (len(prompt) - reused - 1) % self.shape.chunk + 1
-        if int(prompt[:64].sum()) % 100 >= share or last_chunk <= self.shape.block:
-            return rows
-        return [[(token, value - SHAPE_NOISE_NAT) for token, value in row] for row in rows]
-
-    def _spoil(self, reply: Reply, prompt: Ids, external: bool) -> Reply:
-        """Faults of answers whose prompt came (partly) from the pool."""
-        ids, rows = reply.ids, reply.rows
-        leaked = self._foreign_beginning(prompt)
-        if not external:
-            return reply
-        if self.fault == "first_token_lost":
-            return self._reply(ids[1:], rows[1:], reply.cached, "length")
-        if self.fault == "first_token_doubled":
-            return self._reply([ids[0], *ids[:-1]], [rows[0], *rows[:-1]], reply.cached, "length")
-        if self.fault == "cut_answer":
-            half = len(ids) // 2
-            return self._reply(ids[:half], rows[:half], reply.cached, "stop")
-        if self.fault == "empty_answer":
-            return self._reply([], [], reply.cached, "stop")
-        if self.fault == "leak" and leaked is not None:
-            return replace(reply, text=leaked)
-        return reply
-
-    def _reply(self, ids: list[int], rows: Rows, cached: int, finish_reason: str) -> Reply:
-        return Reply(ids, rows, self.words.text(ids), cached, finish_reason)
-
-    def _foreign_beginning(self, prompt: Ids) -> str | None:
-        """How the last prompt before this one began; None if there was no other."""
-        beginnings = [ids for ids in self._recent if not np.array_equal(ids, prompt[:BEGINNING])]
-        self._recent = [*beginnings[-1:], prompt[:BEGINNING].copy()]
-        return self.words.text(beginnings[-1].tolist()) if beginnings else None
+    name: str = "engine"
+    ranks: int = 1
+    prefix_caching: bool = True
 
 
-def _differ(one: Block, other: Block) -> bool:
-    return any(
-        not np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True)
-        for name in ("keys", "values", "window", "recurrent", "pooled")
-    )
-
-
-Clock = Callable[[], float]
+COMBINED = Role()
 
 
 @dataclass(slots=True)
-class Deployment:
-    """Nodes on one pool, as the server shows them."""
+class Memory:
+    """What the nodes of a deployment have in common: weights, words, and the last prompts (for faults that mix)."""
 
-    nodes: list[Node] = field(default_factory=list)
-    pool: Pool | None = None
+    weights: Weights = field(default_factory=make_weights)
+    words: Dictionary = field(default_factory=Dictionary)
+    prompts: list[Ids] = field(default_factory=list)
+    objects: list[dict[Place, Arrays]] = field(default_factory=list)
+    cancelled: bool = False
 
 
-def make_deployment(shape: Shape, nodes: int = 1, fault: str = "", clock: Clock = time.monotonic) -> Deployment:
-    """A deployment of ``nodes`` engines that share a pool and the fault."""
-    pool = Pool(clock, lag_s=0.3 if fault == "slow_put" else 0.0)
-    weights, words = make_weights(), Dictionary()
-    return Deployment([Node(shape, pool, fault, weights, words) for _ in range(nodes)], pool)
+@dataclass(slots=True)
+class Rank:
+    """A data-parallel rank: a prefix cache and counters of its own."""
+
+    cache: LocalCache
+    counters: Counters = field(default_factory=Counters)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a request reuses: tokens by path, the objects, and how many of them a fault changed."""
+
+    local: int = 0
+    external: int = 0
+    looked_up: int = 0
+    objects: dict[Place, Arrays] = field(default_factory=dict)
+    spoilt: int = 0
+
+    @property
+    def hit(self) -> int:
+        return self.local + self.external
+
+
+class Node:
+    """An engine. ``fault`` names a row of the fault table; 'healthy' is a healthy engine."""
+
+    def __init__(
+        self,
+        preset: Preset = PRESETS["dense"],
+        store: Store | None = None,
+        fault: str = "healthy",
+        memory: Memory | None = None,
+        dials: Dials = QUIET,
+        role: Role = COMBINED,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.preset = preset
+        self.store = None if fault == "no_pool" else store
+        self.fault = fault
+        self.memory = memory if memory is not None else Memory()
+        self.dials = dials
+        self.name = role.name
+        self.ranks = [Rank(LocalCache(LOCAL_BYTES)) for _ in range(role.ranks)]
+        self.deeds: list[Deed] = []
+        self.log: list[str] = []
+        self.prefix_caching = role.prefix_caching
+        self._clock = clock
+        self._born = clock()
+        self._loads = 0
+        self._transfers = 0
+        self._requests = 0
+        self.handover = Handover(role.name, clock, fault)
+
+    # -- surface ----------------------------------------------------------------------------------------------
+    def drop_local(self) -> bool:
+        """Forget the engine's own prefix caches, and only those; whether it says it did."""
+        if self.fault != "reset_lies":
+            for rank in self.ranks:
+                rank.cache.drop()
+        return self.fault != "reset_refused"
+
+    def ready(self) -> bool:
+        """Whether start-up is over."""
+        return self._clock() - self._born >= self.dials.start_up_s
+
+    def complete(self, request: Request) -> Reply:
+        """Answer a prompt. Raises RefusedError."""
+        self._check(request)
+        number, self._requests = self._requests, self._requests + 1
+        rank = self.ranks[request.rank if request.rank is not None else number % len(self.ranks)]
+        prompt = np.array(request.ids, dtype=np.int64)
+        if request.incoming is not None:
+            capacity = len(prompt) + request.max_tokens
+            foreign = self._foreign_rows()
+            found = _Found()
+            sequence = take_over(request.incoming, capacity, self.fault, foreign, self._transfers)
+            self._transfers += 1
+        else:
+            found, sequence = self._prefill(prompt, request, rank)
+        transferred = len(prompt) if request.incoming is not None else 0
+        self._account(rank, request, found, transferred, number)
+        if found.external and self.fault == "refused_hit":
+            raise RefusedError(500, "KV load failure")
+        lends = request.transfer is not None and request.incoming is None
+        params = self.handover.lend(sequence, len(prompt), number) if lends else None
+        chunk = self.preset.chunk
+        last_chunk = (len(prompt) - found.hit - 1) % chunk + 1 if not transferred else 1
+        noise = Noise(self.dials, Circumstances(prompt, last_chunk, self.preset.granule, request.batch, number))
+        ids, rows = _generate(self.memory.weights, sequence, request, noise)
+        cached = found.hit + (self.preset.block if self.fault == "lying_usage" else 0)
+        reply = Reply(ids, rows, self.memory.words.text(ids), cached, "length", transfer=params)
+        text = self._foreign_text(prompt)
+        if found.external and self.fault in ON_ANSWER:
+            reply = ON_ANSWER[self.fault](reply, Spoiling(text, self.memory.words.text))
+        rank.counters.generated += len(reply.ids)
+        return replace(reply, steps=self._steps(reply, prompt))
+
+    def _check(self, request: Request) -> None:
+        ids, limit = request.ids, self.preset.max_model_len
+        if not self.ready():
+            raise RefusedError(503, "the engine is starting up")
+        if len(ids) + request.max_tokens > limit:
+            raise RefusedError(400, f"This model's maximum context length is {limit} tokens.")
+        if not ids or min(ids) < 0 or max(ids) >= VOCABULARY:
+            raise RefusedError(400, "The prompt is empty or holds token IDs outside the vocabulary.")
+        if request.rank is not None and not 0 <= request.rank < len(self.ranks):
+            raise RefusedError(400, f"there is no data-parallel rank {request.rank}")
+
+    # -- KV ---------------------------------------------------------------------------------------------------
+    def _prefill(self, prompt: Ids, request: Request, rank: Rank) -> tuple[_Found, Sequence]:
+        """Look up, load, compute the rest, keep every whole block, and put what is new into the pool."""
+        preset = self.preset
+        hashes = block_hashes(prompt, request.salt, preset.block)
+        pool_hashes = block_hashes(prompt, "", preset.block) if self.fault == "salt_ignored" else hashes
+        found = self._find(prompt, request, rank, hashes, pool_hashes)
+        sequence = resume(preset, found.hit, found.objects, prompt, len(prompt) + request.max_tokens)
+        if self.fault == "shared_owner_missing" and found.external:
+            sequence.unshared = found.hit
+        extend(self.memory.weights, sequence, prompt[found.hit :])
+        if self.prefix_caching:
+            for place, arrays in found.objects.items():
+                rank.cache.keep(name_of(place, hashes, preset), arrays)
+        new: dict[str, Arrays] = {}
+        mine: dict[Place, Arrays] = {}
+        for place in places_between(preset, found.hit, len(prompt) // preset.block * preset.block):
+            if is_state(place.group) and place.end not in sequence.states:
+                continue
+            kept, given = on_save(self.fault, place, cut(sequence, place), len(prompt), preset)
+            if self.prefix_caching:
+                rank.cache.keep(name_of(place, hashes, preset), kept)
+            new[self._key(place, pool_hashes)] = given
+            mine[place] = kept
+        if self.store is not None and self.fault != "never_put":
+            self.store.put(new)
+        if self.fault != "healthy" and not found.hit:
+            self.memory.objects = [*self.memory.objects[-1:], mine]
+        return found, sequence
+
+    def _find(self, prompt: Ids, request: Request, rank: Rank, hashes: list[str], pool_hashes: list[str]) -> _Found:
+        preset = self.preset
+        limit = len(prompt) - 1 - (preset.step if preset.speculation else 0)
+        found = _Found()
+        if self.prefix_caching:
+            found.local = longest_hit(preset, limit, lambda place: name_of(place, hashes, preset) in rank.cache)
+        for place in places_needed(preset, 0, found.local) if found.local else []:
+            found.objects[place] = rank.cache.get(name_of(place, hashes, preset))
+        if self.store is None or len(prompt) < 2 * preset.retention:
+            return found
+        wanted = {
+            place: self._key(place, pool_hashes)
+            for place in places_between(preset, found.local, limit // preset.block * preset.block)
+        }
+        held = self.store.held(list(wanted.values()))
+        # One that has lost the last blocks serves a shorter hit, which is right all the same.
+        reach = limit // 2 if self.fault == "shorter_hit" else limit
+        end = longest_hit(preset, reach, lambda place: wanted.get(place) in held, found.local)
+        if end == found.local:
+            return found
+        found.looked_up = end - found.local
+        loaded = self._load(self.store, end, found, wanted, request)
+        if loaded is not None:
+            needed = set(places_needed(preset, 0, end))
+            found.objects = {place: arrays for place, arrays in {**found.objects, **loaded}.items() if place in needed}
+            found.external = end - found.local
+        return found
+
+    def _load(
+        self, store: Store, end: int, found: _Found, wanted: dict[Place, str], request: Request
+    ) -> dict[Place, Arrays] | None:
+        """Objects from the pool as they arrive, or None if some are gone: then everything is computed again."""
+        length = len(request.ids)
+        places = [place for place in places_needed(self.preset, found.local, end) if place in wanted]
+        self._say(f"Reqid: sim, Total tokens {length}, kvpool hit tokens: {end}, need to load: {end - found.local}")
+        got = store.get([wanted[place] for place in places])
+        if self.fault in FORGETFUL or any(wanted[place] not in got for place in places):
+            self._say("Failed to get 1 keys out of 1. error_codes=[-704]")
+            return None
+        if self.fault == "swallowed_failure":
+            self._say("KV load failed for hybrid request sim. Skip invalid-block fallback to avoid scheduler crash.")
+        loaded = {place: got[wanted[place]] for place in places}
+        plant = ON_LOAD.get(self.fault)
+        number, self._loads = self._loads, self._loads + 1
+        if plant is None:
+            return loaded
+        private = {place: {name: array.copy() for name, array in arrays.items()} for place, arrays in loaded.items()}
+        loading = Loading(
+            preset=self.preset,
+            number=number,
+            length=length,
+            hit=end,
+            local=found.local,
+            batch=request.batch,
+            cancelled=self.memory.cancelled,
+            foreign=self.memory.objects[0] if len(self.memory.objects) > 1 else {},
+            earlier=self._earlier(store, end, wanted),
+        )
+        plant(private, loading)
+        found.spoilt = sum(_differ(private[place], loaded[place]) for place in places)
+        return private
+
+    def _earlier(self, store: Store, end: int, wanted: dict[Place, str]) -> Arrays:
+        """The side state one step before ``end``, where the pool still has it."""
+        step = self.preset.step
+        places = [Place(group, end // step - 2, end - step) for group in self.preset.groups() if is_state(group)]
+        names = {wanted[place]: place.group for place in places if place in wanted}
+        return {names[name]: arrays[names[name]] for name, arrays in store.get(list(names)).items()}
+
+    def _key(self, place: Place, hashes: list[str]) -> str:
+        """The pool's key of an object."""
+        if self.fault == "hash_collision" and place.group == "full" and place.number == 1:
+            return "every prompt's second block"
+        return name_of(place, hashes, self.preset)
+
+    def _foreign_rows(self) -> Arrays:
+        """Rows of a block of the prompt before this one, for faults that mix prompts up."""
+        earlier = self.memory.objects[0] if len(self.memory.objects) > 1 else {}
+        return next((arrays for place, arrays in earlier.items() if place.group == "full"), {})
+
+    # -- what is said of it -----------------------------------------------------------------------------------
+    def _account(self, rank: Rank, request: Request, found: _Found, transferred: int, number: int) -> None:
+        counters, length = rank.counters, len(request.ids)
+        every = self.dials.preempted_every
+        preempted = bool(every) and number % every == every - 1
+        computed = length - found.hit - transferred
+        where = self.ranks.index(rank)
+        self.deeds.append(
+            Deed(length, computed, found.local, found.external, transferred, found.spoilt, where, request.batch)
+        )
+        counters.prompt += length
+        counters.computed += computed
+        counters.local += found.local
+        counters.external += found.external + transferred
+        counters.local_queries += length
+        counters.external_queries += (length - found.local if self.store is not None else 0) + transferred
+        counters.external_hits += found.looked_up + transferred
+        counters.requests += 1
+        counters.preemptions += int(preempted or self.fault == "preempted")
+        if request.incoming is not None:
+            counters.transferred_bytes += sum(request.incoming.rows(name).nbytes for name in request.incoming.arrays)
+
+    def _steps(self, reply: Reply, prompt: Ids) -> tuple[int, ...]:
+        """How many tokens each streamed piece carries: with speculation, a draft is accepted up to a point."""
+        left, seed = len(reply.ids), int(prompt.sum())
+        steps: list[int] = []
+        while left:
+            accepted = 1 + (seed + len(steps)) % (self.preset.speculation + 1) if steps else 1
+            steps.append(min(left, accepted))
+            left -= steps[-1]
+        return tuple(steps)
+
+    def _foreign_text(self, prompt: Ids) -> str | None:
+        """How the last prompt before this one began; None if there was no other."""
+        mine = prompt[:16]
+        others = [ids for ids in self.memory.prompts if not np.array_equal(ids, mine)]
+        self.memory.prompts = [*others[-1:], mine.copy()]
+        return self.memory.words.text(others[-1].tolist()) if others else None
+
+    def _say(self, line: str) -> None:
+        self.log = [*self.log[-999:], line]
+
+
+def _differ(one: Arrays, other: Arrays) -> bool:
+    return any(one[name].tobytes() != other[name].tobytes() for name in one)
+
+
+def _generate(weights: Weights, sequence: Sequence, request: Request, noise: Noise) -> tuple[list[int], Rows]:
+    """Greedy tokens and, for each, the likeliest ``top`` with their logprobs."""
+    ids: list[int] = []
+    rows: Rows = []
+    for position in range(request.max_tokens):
+        logits = noise.apply(logits_of(weights, sequence), position)
+        peak = logits.max()
+        logprobs = logits - peak - np.log(np.exp(logits - peak).sum())
+        some = np.argpartition(-logits, request.top)[: request.top]
+        best = some[np.argsort(-logits[some], kind="stable")]
+        rows.append([(int(token), float(logprobs[token])) for token in best])
+        ids.append(int(best[0]))
+        extend(weights, sequence, best[:1].astype(np.int64))
+    return ids, rows

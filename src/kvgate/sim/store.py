@@ -1,86 +1,123 @@
 """Where KV lives between requests: an engine's own prefix cache, and an external pool that several engines share."""
 
-import hashlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from kvgate.sim.network import Block
-
-Ids = npt.NDArray[np.int64]
+from kvgate.sim.kv import Arrays
 
 
-def block_hashes(ids: Ids, salt: str, block: int) -> list[str]:
-    """The hash chain of a prompt's whole blocks: each depends on all before it and on the salt."""
-    hashes: list[str] = []
-    parent = salt
-    for start in range(0, len(ids) - block + 1, block):
-        content = ids[start : start + block].astype("<i4").tobytes()
-        parent = hashlib.sha256(parent.encode() + content).hexdigest()
-        hashes.append(parent)
-    return hashes
+def size_of(arrays: Arrays) -> int:
+    """Bytes of an object."""
+    return sum(array.nbytes for array in arrays.values())
+
+
+class Store(Protocol):
+    """An external pool as an engine sees it, in this process or another."""
+
+    def held(self, names: list[str]) -> set[str]:
+        """Which of these objects a look-up finds now; they are under lease for a while."""
+
+    def get(self, names: list[str]) -> dict[str, Arrays]:
+        """The objects that are still there, by name."""
+
+    def put(self, objects: dict[str, Arrays]) -> None:
+        """Store copies; what is there already is never overwritten."""
+
+    def empty(self) -> None:
+        """Remove everything."""
 
 
 class LocalCache:
-    """Blocks by hash, the least recently used ones dropped beyond ``capacity`` blocks."""
+    """Objects by name, the least recently used ones dropped beyond ``capacity`` bytes."""
 
     def __init__(self, capacity: int) -> None:
-        self._blocks: OrderedDict[str, Block] = OrderedDict()
+        self._objects: OrderedDict[str, Arrays] = OrderedDict()
         self._capacity = capacity
+        self._size = 0
 
-    def prefix(self, hashes: list[str]) -> list[Block]:
-        """The longest run of blocks held from the beginning."""
-        found: list[Block] = []
-        for name in hashes:
-            if name not in self._blocks:
-                break
-            self._blocks.move_to_end(name)
-            found.append(self._blocks[name])
-        return found
+    def __contains__(self, name: str) -> bool:
+        return name in self._objects
 
-    def keep(self, name: str, block: Block) -> None:
-        """Hold a block; what is held already stays."""
-        self._blocks.setdefault(name, block)
-        self._blocks.move_to_end(name)
-        while len(self._blocks) > self._capacity:
-            self._blocks.popitem(last=False)
+    def get(self, name: str) -> Arrays:
+        """An object, which is the most recently used one now. KeyError if it is not held."""
+        self._objects.move_to_end(name)
+        return self._objects[name]
+
+    def keep(self, name: str, arrays: Arrays) -> None:
+        """Hold an object; what is held already stays."""
+        if name not in self._objects:
+            self._objects[name] = arrays
+            self._size += size_of(arrays)
+        self._objects.move_to_end(name)
+        while self._size > self._capacity:
+            self._size -= size_of(self._objects.popitem(last=False)[1])
 
     def drop(self) -> None:
         """Forget everything."""
-        self._blocks.clear()
+        self._objects.clear()
+        self._size = 0
 
 
 @dataclass(slots=True)
 class _Stored:
-    block: Block
+    arrays: Arrays
     visible_at: float
+    leased_until: float = 0.0
 
 
 @dataclass(slots=True)
 class Pool:
-    """The external store. A put can be seen ``lag_s`` seconds later; objects already there are never overwritten."""
+    """The external store. A put can be seen ``lag_s`` seconds later; objects already there are never overwritten.
+
+    Beyond ``capacity`` bytes the oldest objects go, but not while a look-up holds them under lease.
+    """
 
     clock: Callable[[], float]
     lag_s: float = 0.0
-    objects: dict[str, _Stored] = field(default_factory=dict)
+    lease_s: float = 10.0
+    capacity: int | None = None
+    objects: OrderedDict[str, _Stored] = field(default_factory=OrderedDict)
+    size: int = 0
 
-    def put(self, name: str, block: Block) -> None:
-        """Store a copy."""
-        if name not in self.objects:
-            self.objects[name] = _Stored(block.copy(), self.clock() + self.lag_s)
+    def held(self, names: list[str]) -> set[str]:
+        """Which of these objects a look-up finds now."""
+        now = self.clock()
+        found = {name for name in names if name in self.objects and self.objects[name].visible_at <= now}
+        for name in found:
+            self.objects[name].leased_until = now + self.lease_s
+            self.objects.move_to_end(name)
+        return found
 
-    def holds(self, name: str) -> bool:
-        """Whether a look-up finds the object now."""
-        stored = self.objects.get(name)
-        return stored is not None and stored.visible_at <= self.clock()
+    def get(self, names: list[str]) -> dict[str, Arrays]:
+        """The objects that are still there."""
+        return {name: self.objects[name].arrays for name in names if name in self.objects}
 
-    def get(self, name: str) -> Block:
-        """A copy of the object. KeyError if it is gone."""
-        return self.objects[name].block.copy()
+    def put(self, objects: dict[str, Arrays]) -> None:
+        """Store copies."""
+        now = self.clock()
+        for name, arrays in objects.items():
+            if name not in self.objects:
+                self.objects[name] = _Stored({key: array.copy() for key, array in arrays.items()}, now + self.lag_s)
+                self.size += size_of(arrays)
+        self._evict(now)
 
-    def others(self, names: set[str]) -> list[Block]:
-        """Blocks of other prompts than those named, oldest first."""
-        return [stored.block for name, stored in self.objects.items() if name not in names]
+    def empty(self) -> None:
+        """Remove everything, leased or not."""
+        self.objects.clear()
+        self.size = 0
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove these objects."""
+        for name in names:
+            gone = self.objects.pop(name, None)
+            self.size -= size_of(gone.arrays) if gone is not None else 0
+
+    def _evict(self, now: float) -> None:
+        if self.capacity is None or self.size <= self.capacity:
+            return
+        for name in [name for name, stored in self.objects.items() if stored.leased_until <= now]:
+            self.remove([name])
+            if self.size <= self.capacity:
+                return

@@ -1,0 +1,92 @@
+"""What may be odd about an engine without being wrong: noise, latency, start-up lag."""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvgate.sim.network import VOCABULARY, Floats, Ids
+
+
+@dataclass(frozen=True, slots=True)
+class Dials:
+    """Benign oddities. Noise in nat, times in seconds.
+
+    ``flip_share`` is the share of prompts whose answers differ between a long last prefill chunk and a short one:
+    they have a near tie (``tie_nat`` apart) that the shape decides, and ``shape_noise`` on all logits beside it.
+    ``run_noise`` is drawn anew for ``run_share`` of the requests, ``batch_noise`` hangs on how many requests are in
+    flight. ``near_ties`` is the share of prompts with a near tie that nothing decides otherwise.
+    ``preempted_every`` preempts every so-manieth request, which is computed again.
+    """
+
+    flip_share: float = 0.0
+    tie_nat: float = 0.02
+    shape_noise: float = 0.03
+    near_ties: float = 0.0
+    run_noise: float = 0.0
+    run_share: float = 1.0
+    batch_noise: float = 0.0
+    latency_s: float = 0.0
+    latency_per_1k_s: float = 0.0
+    put_lag_s: float = 0.0
+    start_up_s: float = 0.0
+    preempted_every: int = 0
+
+
+QUIET = Dials()
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What noise may hang on: the prompt, the size of its last prefill chunk, and what else is going on."""
+
+    prompt: Ids
+    last_chunk: int
+    granule: int
+    batch: int
+    request: int
+
+
+class Noise:
+    """The noise of one answer."""
+
+    def __init__(self, dials: Dials, at: Circumstances) -> None:
+        self._dials = dials
+        self._at = at
+        self._seed = int.from_bytes(hashlib.sha256(at.prompt.astype("<i4").tobytes()).digest()[:8], "big")
+        lot = (self._seed >> 8) % 10_000 / 10_000
+        self._flips = lot < dials.flip_share
+        self._tie_at = 1 + self._seed % 8 if self._flips or lot < dials.near_ties else None
+        runs = np.random.default_rng((at.request, 1)).random() < dials.run_share
+        self._noisy_run = bool(runs) and dials.run_noise > 0.0
+
+    def apply(self, logits: Floats, position: int) -> Floats:
+        """The logits at one output position as this answer has them."""
+        dials, at = self._dials, self._at
+        long_chunk = at.last_chunk > at.granule
+        if position == self._tie_at:
+            logits = _tied(logits, dials.tie_nat, (self._seed >> 4) % 2 == 0, self._flips and long_chunk)
+        if self._flips:
+            logits = logits + self._drawn(dials.shape_noise, position, 2 + at.last_chunk)
+        if self._noisy_run:
+            logits = logits + self._drawn(dials.run_noise, position, 3, at.request)
+        if at.batch > 1 and dials.batch_noise > 0.0:
+            logits = logits + self._drawn(dials.batch_noise, position, 5, at.batch)
+        return logits
+
+    def _drawn(self, nat: float, *key: int) -> Floats:
+        # Bounded, so that noise decides near ties and nothing else.
+        random = np.random.default_rng((self._seed, *key))
+        drawn: Floats = random.random(VOCABULARY, dtype=np.float32)
+        drawn -= np.float32(0.5)
+        drawn *= np.float32(nat)
+        return drawn
+
+
+def _tied(logits: Floats, nat: float, swap: bool, swap_again: bool) -> Floats:
+    """The two likeliest tokens brought close; which of them leads is decided by the two flags."""
+    first, second = (int(token) for token in np.argsort(-logits, kind="stable")[:2])
+    lead, follow = (second, first) if swap != swap_again else (first, second)
+    tied: Floats = logits.copy()
+    tied[lead], tied[follow] = logits[first], logits[first] - np.float32(nat)
+    return tied

@@ -1,0 +1,147 @@
+"""An embedded engine's HTTP surface, like vLLM's: completions, chat, metrics, tokenizer, resets."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from kvgate.sim.completions import MODEL, BadRequestError, Body, chat_text, pieces, wanted_logprobs, whole
+from kvgate.sim.http import HttpAnswer, HttpRequest
+from kvgate.sim.metrics import page
+from kvgate.sim.network import Sequence
+from kvgate.sim.node import Node, RefusedError, Request
+
+# Finds the KV another engine holds for a request, from the transfer parameters that came with it.
+Fetch = Callable[[dict[str, Any]], Awaitable[Sequence]]
+
+
+class Surface:
+    """Turns requests into answers of one node."""
+
+    def __init__(self, node: Node, fetch: Fetch | None = None, where: tuple[str, int] = ("127.0.0.1", 0)) -> None:
+        self.node = node
+        self.where = where
+        self._fetch = fetch
+        self._scrapes = 0
+        self._in_flight = 0
+
+    async def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Answer one request."""
+        try:
+            if request.method == "POST":
+                return await self._post(request, json.loads(request.body or b"{}"))
+            return self._get(request.path)
+        except RefusedError as error:
+            return failure(error.status, str(error))
+        except BadRequestError as error:
+            return failure(400, str(error))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return failure(400, f"{type(error).__name__}: {error}")
+
+    def _get(self, path: str) -> HttpAnswer:
+        node = self.node
+        preset = node.preset
+        if path == "/metrics":
+            if node.fault == "no_counters":
+                return failure(404, "Not Found")
+            self._scrapes += 1
+            return HttpAnswer(200, "text/plain; version=0.0.4", page(node, self._scrapes).encode())
+        if path == "/health":
+            return as_json({}) if node.ready() else failure(503, "the engine is starting up")
+        scheduler = {"max_num_batched_tokens": preset.chunk, "enable_chunked_prefill": True}
+        vllm_config: Body = {"scheduler_config": scheduler}
+        if preset.speculation:
+            vllm_config["speculative_config"] = {"method": "mtp", "num_speculative_tokens": preset.speculation}
+        pages: dict[str, Any] = {
+            "/version": {"version": "0.32.0+sim"},
+            "/v1/models": {"object": "list", "data": [self._model()]},
+            "/server_info": {"vllm_config": vllm_config},
+            "/deeds": {"deeds": [{name: getattr(deed, name) for name in deed.__slots__} for deed in node.deeds]},
+            "/log": {"lines": node.log},
+        }
+        return as_json(pages[path]) if path in pages else failure(404, "Not Found")
+
+    def _model(self) -> Body:
+        limit = self.node.preset.max_model_len
+        return {"id": MODEL, "object": "model", "created": 0, "owned_by": "sim", "max_model_len": limit}
+
+    async def _post(self, request: HttpRequest, body: Body) -> HttpAnswer:
+        node, path = self.node, request.path
+        if path in ("/v1/completions", "/v1/chat/completions"):
+            return await self._complete(request, body, chat=path.endswith("chat/completions"))
+        if path == "/tokenize":
+            ids = node.memory.words.tokenize(_text_of(body))
+            return as_json({"tokens": ids, "count": len(ids), "max_model_len": node.preset.max_model_len})
+        if path == "/detokenize":
+            return as_json({"prompt": node.memory.words.text(int(token) for token in body["tokens"])})
+        if path == "/reset_prefix_cache" and node.fault != "no_reset":
+            dropped = self._in_flight == 0 and node.drop_local()
+            if request.query.get("reset_external") == "true" and node.store is not None and node.fault != "reset_lies":
+                node.store.empty()
+            return as_json({"success": dropped})
+        return failure(404, "Not Found")
+
+    async def _complete(self, request: HttpRequest, body: Body, chat: bool) -> HttpAnswer:
+        node = self.node
+        if body.get("model") != MODEL:
+            return failure(404, f"The model `{body.get('model')}` does not exist.")
+        salt = body.get("cache_salt")
+        if salt == "":
+            return failure(400, "Parameter 'cache_salt' must be a non-empty string if provided.")
+        ids = self._prompt(body, chat)
+        rank = request.headers.get("x-data-parallel-rank")
+        limit = body.get("max_completion_tokens") or body.get("max_tokens", 16)
+        self._in_flight += 1
+        try:
+            await asyncio.sleep(node.dials.latency_s + node.dials.latency_per_1k_s * len(ids) / 1000)
+            params = body.get("kv_transfer_params") or {}
+            incoming = await self._fetch(params) if params.get("do_remote_prefill") and self._fetch else None
+            reply = node.complete(
+                Request(
+                    ids=ids,
+                    salt=str(salt or ""),
+                    max_tokens=int(limit),
+                    top=max(1, wanted_logprobs(body, chat)),
+                    rank=int(rank) if rank is not None else None,
+                    batch=self._in_flight,
+                    transfer=params if params.get("do_remote_decode") else None,
+                    incoming=incoming,
+                )
+            )
+        finally:
+            self._in_flight -= 1
+        if reply.transfer is not None:
+            reply.transfer.update(remote_host=self.where[0], remote_port=self.where[1])
+            reply.transfer["remote_prefill_cached_tokens"] = reply.cached
+        say = node.memory.words.text
+        if not body.get("stream"):
+            if reply.broken_after is not None:
+                return failure(500, "KV load failure")
+            return as_json(whole(body, chat, ids, reply, say))
+        events = pieces(body, chat, ids, reply, say)
+        return HttpAnswer(200, "text/event-stream", pieces=[event.encode() for event in events], gone=self._cancelled)
+
+    def _cancelled(self) -> None:
+        self.node.memory.cancelled = True
+
+    def _prompt(self, body: Body, chat: bool) -> list[int]:
+        words = self.node.memory.words
+        if chat:
+            return words.tokenize(chat_text(body.get("messages")))
+        prompt = body["prompt"]
+        return words.tokenize(prompt) if isinstance(prompt, str) else [int(token) for token in prompt]
+
+
+def _text_of(body: Body) -> str:
+    return chat_text(body["messages"]) if "messages" in body else str(body["prompt"])
+
+
+def as_json(value: object) -> HttpAnswer:
+    """A JSON answer."""
+    return HttpAnswer(200, "application/json", json.dumps(value).encode())
+
+
+def failure(status: int, message: str) -> HttpAnswer:
+    """An error as vLLM words it."""
+    body = {"error": {"message": message, "type": "BadRequestError", "param": None, "code": status}}
+    return HttpAnswer(status, "application/json", json.dumps(body).encode())
