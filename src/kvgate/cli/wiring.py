@@ -9,21 +9,24 @@ from dataclasses import dataclass, replace
 
 import httpx
 
+from kvgate.cli.rules import rules_of
 from kvgate.config.families import load_family
 from kvgate.config.schema import Config, GeometryConfig
 from kvgate.domain.deployment import Capabilities, Deployment, Endpoint, Role
 from kvgate.domain.geometry import Geometry, infer_granule
 from kvgate.domain.history import DropOutcome
-from kvgate.domain.plan import Budget, Limits, Plan
+from kvgate.domain.plan import Plan
 from kvgate.domain.planning import PlanError, PlanRequest, PromptSource, make_plan
-from kvgate.domain.policy import Policy, PolicyName
+from kvgate.domain.policy import PolicyName
 from kvgate.domain.probe import Arm, Probe
 from kvgate.domain.prompt import Lexicon, TooShortError, compose
 from kvgate.engines.dialects import DIALECTS, Dialect
 from kvgate.engines.discovery import EndpointDiscovery, ServerFacts
 from kvgate.engines.engine import HttpEngine, RequestSettings, make_client
+from kvgate.engines.gateway import GatewayEngine
 from kvgate.engines.wire import Timeouts
 from kvgate.errors import ConfigError, KvgateError
+from kvgate.ports import Engine
 
 TOKENIZE_AT_ONCE = 8
 DRAFTING = frozenset({"eagle", "eagle3", "mtp", "deepseek_mtp", "dflash", "dspark"})
@@ -41,6 +44,23 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """Where probes are sent: the engine the session drives, what answers, and what tells of itself.
+
+    For a combined engine all three are one endpoint. Behind a gateway the prefill engine tells.
+    """
+
+    engine: Engine
+    answers: Link
+    tells: Link
+
+    @property
+    def name(self) -> str:
+        """The name of the endpoint that probes are sent to."""
+        return self.answers.endpoint.name
+
+
+@dataclass(frozen=True, slots=True)
 class Connection:
     """All endpoints of a deployment, connected."""
 
@@ -49,19 +69,27 @@ class Connection:
     dialect: Dialect
     links: tuple[Link, ...]
 
-    def combined(self) -> tuple[Link, ...]:
+    def entries(self) -> tuple[Entry, ...]:
         """The endpoints that play every part of a group. Raises ConfigError if there is none."""
-        found = tuple(link for link in self.links if link.endpoint.role is Role.COMBINED)
-        if not found:
+        combined = self._with(Role.COMBINED)
+        if combined:
+            return tuple(Entry(link.engine, link, link) for link in combined)
+        gateways, prefill, decode = (self._with(role) for role in (Role.GATEWAY, Role.PREFILL, Role.DECODE))
+        if not (gateways and prefill and decode):
             raise ConfigError(
-                "deployment.endpoints: none has the role combined; this version drives combined servers only, so "
-                "give the engine's own address with role: combined"
+                "deployment.endpoints: none has the role combined; give the engine's own address with that role, or, for "
+                "a prefill/decode deployment, its gateway and every prefill and decode engine behind it, each with its "
+                "role"
             )
-        return found
+        behind = tuple(link.engine for link in prefill), tuple(link.engine for link in decode)
+        return (Entry(GatewayEngine(gateways[0].engine, *behind), gateways[0], prefill[0]),)
 
-    def engines(self) -> dict[str, HttpEngine]:
-        """Engines by endpoint name."""
-        return {link.endpoint.name: link.engine for link in self.links}
+    def engines(self) -> dict[str, Engine]:
+        """Engines that are sent probes, by endpoint name."""
+        return {entry.name: entry.engine for entry in self.entries()}
+
+    def _with(self, role: Role) -> tuple[Link, ...]:
+        return tuple(link for link in self.links if link.endpoint.role is role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +164,15 @@ async def explore(connection: Connection, seed: int, active: bool) -> Explored:
     Raises RemoteError or ConfigError.
     """
     config = connection.config
-    combined = connection.combined()
-    facts = await combined[0].discovery.facts()
-    for link in combined[1:]:
-        other = await link.discovery.facts()
-        _check_alike(combined[0], facts, link, other)
+    entries = connection.entries()
+    first = entries[0].tells
+    facts = await first.discovery.facts()
+    for entry in entries[1:]:
+        other = await entry.tells.discovery.facts()
+        _check_alike(first, facts, entry.tells, other)
     if config.deployment.model not in facts.models:
         raise ConfigError(
-            f"deployment.model: {combined[0].endpoint.name} does not serve {config.deployment.model!r}; it serves "
+            f"deployment.model: {first.endpoint.name} does not serve {config.deployment.model!r}; it serves "
             f"{', '.join(facts.models) or 'nothing'}; use one of these names"
         )
     prompts = await _prompts(connection, seed)
@@ -168,7 +197,7 @@ async def _prompts(connection: Connection, seed: int) -> PromptSource:
     wanted: list[tuple[str, str]] = [(each.family, each.language) for each in connection.config.gate.families]
     keys = tuple(dict.fromkeys(wanted))
     families = {key: load_family(*key) for key in keys}
-    link, model = connection.combined()[0], connection.deployment.model
+    link, model = connection.entries()[0].tells, connection.deployment.model
     pieces = tuple(dict.fromkeys(piece for family in families.values() for piece in family.pieces()))
     at_once = asyncio.Semaphore(TOKENIZE_AT_ONCE)
 
@@ -234,7 +263,7 @@ async def _geometry(
 
 async def _probe_granule(connection: Connection, prompts: PromptSource, longest: int) -> int | None:
     """Send prompts twice and read how much of each was reused: the steps show the granule."""
-    link = connection.combined()[0]
+    link = connection.entries()[0].tells
     key = next(iter(prompts.families))
     top = min([*connection.config.gate.tiers, longest - 16])
     seen: list[tuple[int, int]] = []
@@ -255,19 +284,21 @@ async def _probe_granule(connection: Connection, prompts: PromptSource, longest:
 
 
 async def _capabilities(connection: Connection, prompts: PromptSource) -> tuple[Capabilities, ...]:
-    """Ask each combined endpoint, and whether its local cache can be dropped where the plan needs that."""
+    """Ask each endpoint that is sent probes, and whether local caches can be dropped where the plan needs that."""
     key = next(iter(prompts.families))
     lexicon = prompts.lexicons[key]
     ids = (*lexicon.prefix, *(token for piece in prompts.families[key].sentences[:2] for token in lexicon.ids[piece]))
     found: list[Capabilities] = []
-    for link in connection.combined():
-        seen = await link.discovery.capabilities(ids)
-        reply = await link.engine.drop_local()
+    for entry in connection.entries():
+        seen = await entry.answers.discovery.capabilities(ids)
+        if entry.tells is not entry.answers:
+            seen = await entry.tells.discovery.counting(seen)
+        reply = await entry.engine.drop_local()
         for _ in range(5):
             if reply.outcome is not DropOutcome.REFUSED:
                 break
             await asyncio.sleep(0.5)
-            reply = await link.engine.drop_local()
+            reply = await entry.engine.drop_local()
         usable = reply.outcome in (DropOutcome.DROPPED, DropOutcome.UNKNOWN)
         details = (*seen.details, f"reset: {reply.detail}") if reply.detail else seen.details
         found.append(replace(seen, reset_local=usable, details=details))
@@ -277,8 +308,7 @@ async def _capabilities(connection: Connection, prompts: PromptSource) -> tuple[
 def _assumed(connection: Connection) -> tuple[Capabilities, ...]:
     """For a dry run: nothing was asked, so everything is assumed to work."""
     return tuple(
-        Capabilities(link.endpoint.name, reset_local=True, details=("assumed, not asked",))
-        for link in connection.combined()
+        Capabilities(entry.name, reset_local=True, details=("assumed, not asked",)) for entry in connection.entries()
     )
 
 
@@ -318,31 +348,6 @@ def _arms(config: Config) -> frozenset[Arm]:
     """A store that ignores salts has no second key space, so the cold run cannot be repeated."""
     arms = frozenset(config.gate.arms)
     return arms if config.deployment.salts == "honoured" else arms - {Arm.COLD_REPEAT}
-
-
-def rules_of(config: Config, policy: PolicyName | None) -> tuple[Policy, Limits, Budget]:
-    """Policy, limits and budget as the domain wants them."""
-    said = config.policy
-    chosen = Policy(
-        name=policy or said.name,
-        evidence=said.evidence,
-        exercised_share=said.exercised_share,
-        envelope_floor_nat=said.envelope_floor_nat,
-        envelope_cap_nat=said.envelope_cap_nat,
-        lossy_bound_nat=said.lossy_bound_nat,
-        accept_ids_only=said.accept_ids_only or said.accept_text_only,
-        accept_text_only=said.accept_text_only,
-        accept_unproven_alignment=said.accept_unproven_alignment,
-        alpha=said.alpha,
-    )
-    limits = Limits(
-        settle_s=config.limits.settle_s,
-        put_deadline_s=config.limits.put_deadline_s,
-        external_attempts=config.limits.external_attempts,
-        hopeless_groups=config.limits.hopeless_groups,
-    )
-    budget = Budget(config.budget.computed_tokens, config.budget.minutes, config.budget.replacements)
-    return chosen, limits, budget
 
 
 def draw_seed(config: Config) -> int:

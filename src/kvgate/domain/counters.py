@@ -19,6 +19,11 @@ class Counter(str, Enum):
     REQUESTS = "requests_count"
     LOADED_BYTES = "loaded_bytes"
     FAILED_LOADS = "failed_loads_count"
+    # What the decode side of a prefill/decode deployment counts.
+    DECODE_PROMPT = "decode_prompt_tokens"
+    DECODE_COMPUTED = "decode_computed"
+    DECODE_LOCAL = "decode_local"
+    TRANSFERRED = "transferred"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from kvgate.domain.reasons import Problem, Reason
 class Evidence:
     """Prompt tokens by path for one probe. None is unknown, which is not zero.
 
-    ``external_asked`` is how many tokens the engine looked up in an external store. ``rank`` is the
-    data-parallel engine that served it. ``sources`` names the counters used.
+    ``transferred`` and ``decode_local`` are prompt tokens a decode engine got by transfer and from its own cache, None
+    where there is none. ``external_asked`` is how many tokens the engine looked up in an external store. ``rank`` is
+    the data-parallel engine that served it. ``sources`` names the counters used.
     """
 
     computed: int | None = None
@@ -22,6 +23,8 @@ class Evidence:
     external: int | None = None
     external_asked: int | None = None
     loaded_bytes: int | None = None
+    transferred: int | None = None
+    decode_local: int | None = None
     grade: Grade | None = None
     rank: str | None = None
     sources: tuple[str, ...] = ()
@@ -33,8 +36,13 @@ class Evidence:
 
 
 def counted(before: Counters, after: Counters) -> int | None:
-    """Prompt tokens the engine has accounted for between two readings; None if it counts none."""
-    return _counted_in(difference(before, after))
+    """Prompt tokens the engine has accounted for between two readings; None if it counts none.
+
+    Where a decode engine stands behind it, the one that has counted fewer.
+    """
+    delta = difference(before, after)
+    moved, decoded = _counted_in(delta), delta.total(Counter.DECODE_PROMPT)
+    return moved if decoded is None or moved is None else min(moved, decoded)
 
 
 def _counted_in(delta: CounterDelta) -> int | None:
@@ -75,6 +83,8 @@ def read_evidence(
         external=external,
         external_asked=delta.total(Counter.EXTERNAL_QUERIES),
         loaded_bytes=delta.total(Counter.LOADED_BYTES),
+        transferred=delta.total(Counter.TRANSFERRED),
+        decode_local=delta.total(Counter.DECODE_LOCAL),
         grade=grade,
         rank=engines[0] if len(engines) == 1 else None,
         sources=sources,
@@ -142,7 +152,9 @@ def _conflicts(
     if local_hits is not None and local_hits != local:
         detail = f"prefix cache hits moved by {local_hits}, local tokens by source by {local}"
         problems.append(Problem(Reason.SENSOR_CONFLICT, detail))
-    usage = observation.usage if observation is not None else None
+    # Behind a prefill/decode proxy the cached tokens in a reply may be anybody's.
+    behind_proxy = delta.total(Counter.DECODE_PROMPT) is not None
+    usage = observation.usage if observation is not None and not behind_proxy else None
     if usage is not None and usage.cached_tokens is not None and usage.cached_tokens != local + external:
         detail = f"the reply says {usage.cached_tokens} cached tokens, the counters {local} local + {external} external"
         problems.append(Problem(Reason.SENSOR_CONFLICT, detail))
@@ -186,6 +198,22 @@ def _external_problem(wanted: float, expected: int, evidence: Evidence, policy: 
         return Problem(Reason.EXTERNAL_MISS, f"expected {expected} external tokens, saw {external}{asked}")
     if policy.evidence is Grade.ARRIVED and evidence.grade is not Grade.ARRIVED:
         return Problem(Reason.EVIDENCE_TOO_WEAK, "the counters show that the tokens were scheduled, not that they came")
+    return None
+
+
+def transfer_problem(length: int, evidence: Evidence, policy: Policy) -> Problem | None:
+    """Why a prompt of ``length`` tokens does not count as transferred from prefill to decode, or None if it does."""
+    moved, local = evidence.transferred, evidence.decode_local
+    if moved is None or local is None:
+        return Problem(Reason.TRANSFER_NOT_EXERCISED, "the decode engine counts no prompt tokens by source")
+    if local:
+        detail = f"{local} prompt tokens came from the decode engine's own cache, which hides the transfer"
+        return Problem(Reason.TRANSFER_NOT_EXERCISED, detail)
+    # The last prompt token may be computed anew on the decode side.
+    if moved < policy.exercised_share * (length - 1):
+        return Problem(Reason.TRANSFER_NOT_EXERCISED, f"{moved} of {length} prompt tokens came to decode by transfer")
+    if moved > length:
+        return Problem(Reason.FOREIGN_TRAFFIC, f"{length} prompt tokens sent, {moved} counted as transferred")
     return None
 
 

@@ -17,6 +17,13 @@ class Forcing(str, Enum):
     OTHER_INSTANCE = "other_instance"
 
 
+class Route(str, Enum):
+    """How requests reach the engine: straight, or through the deployment's own gateway."""
+
+    DIRECT = "direct"
+    GATEWAY = "gateway"
+
+
 class Purpose(str, Enum):
     """Why a group is there."""
 
@@ -145,6 +152,7 @@ class Plan:
     not_applicable: tuple[NotApplicable, ...]
     obstacles: tuple[Problem, ...]
     notes: tuple[str, ...]
+    route: Route = Route.DIRECT
 
     def tiers(self) -> tuple[int, ...]:
         """The tiers that groups stand for, shortest first."""

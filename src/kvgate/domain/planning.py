@@ -15,6 +15,7 @@ from kvgate.domain.plan import (
     PairPlan,
     Plan,
     Purpose,
+    Route,
 )
 from kvgate.domain.policy import Grade, Policy
 from kvgate.domain.probe import Arm
@@ -102,7 +103,8 @@ def make_plan(
         groups=tuple(groups),
         not_applicable=tuple(not_applicable),
         obstacles=_obstacles(request, forcing, reader, capabilities),
-        notes=(*notes, *what_is_missing(steps), *_evidence_notes(policy, by_source_grade)),
+        notes=(*notes, *what_is_missing(steps), *_evidence_notes(policy, by_source_grade), *_route_notes(deployment)),
+        route=_route(deployment),
     )
     if plan.computed_tokens() > budget.computed_tokens:
         raise PlanError(
@@ -136,10 +138,7 @@ def replacement_group(group: GroupPlan, number: int, prompts: PromptSource) -> G
 def _parts(request: PlanRequest, deployment: Deployment) -> tuple[str, str, Forcing]:
     combined = deployment.with_role(Role.COMBINED)
     if not combined:
-        raise PlanError(
-            "no endpoint has the role combined; this version drives combined servers only, so give the engine's own "
-            "address with role: combined"
-        )
+        return _parts_behind(request, deployment)
     forcing = choose_forcing(request.forcing, len(combined))
     if forcing is Forcing.RESET_LOCAL:
         return combined[0].name, combined[0].name, forcing
@@ -154,6 +153,23 @@ def _parts(request: PlanRequest, deployment: Deployment) -> tuple[str, str, Forc
             "reset_local, or leave local and local_repeat out of gate.arms"
         )
     return combined[0].name, combined[1].name, forcing
+
+
+def _parts_behind(request: PlanRequest, deployment: Deployment) -> tuple[str, str, Forcing]:
+    """A prefill/decode deployment: every probe goes through the gateway, and the prefill engines drop their caches."""
+    gateways = deployment.with_role(Role.GATEWAY)
+    if not gateways:
+        raise PlanError(
+            "no endpoint has the role combined or gateway; give the engine's own address with role: combined, or the "
+            "gateway's with role: gateway"
+        )
+    if request.forcing is Forcing.OTHER_INSTANCE:
+        raise PlanError("forcing other_instance needs two combined endpoints; use reset_local behind a gateway")
+    return gateways[0].name, gateways[0].name, Forcing.RESET_LOCAL
+
+
+def _route(deployment: Deployment) -> Route:
+    return Route.DIRECT if deployment.with_role(Role.COMBINED) else Route.GATEWAY
 
 
 def _can_drop(capabilities: tuple[Capabilities, ...], endpoint: str) -> bool:
@@ -177,6 +193,15 @@ def _evidence_notes(policy: Policy, by_source_grade: Grade) -> tuple[str, ...]:
             "unless policy.evidence is scheduled",
         )
     return ()
+
+
+def _route_notes(deployment: Deployment) -> tuple[str, ...]:
+    if _route(deployment) is Route.DIRECT:
+        return ()
+    return (
+        "requests go through the gateway: every answer was transferred from prefill to decode, so a transfer that is "
+        "wrong in the same way every time is not seen",
+    )
 
 
 class _GroupBuilder:

@@ -25,6 +25,7 @@ class Reason(str, Enum):
     EXTERNAL_MISS = "EXTERNAL_MISS"
     RESET_UNAVAILABLE = "RESET_UNAVAILABLE"
     LOCAL_NOT_DROPPED = "LOCAL_NOT_DROPPED"
+    TRANSFER_NOT_EXERCISED = "TRANSFER_NOT_EXERCISED"
     BASELINE_NOT_LOCAL = "BASELINE_NOT_LOCAL"
     NOT_COLD = "NOT_COLD"
     SALT_IGNORED = "SALT_IGNORED"
@@ -141,6 +142,10 @@ REASONS: dict[Reason, ReasonText] = {
         "The engine's local cache cannot be dropped, so a repeat would be a local hit and prove nothing.",
         "Start the engine with its developer endpoints (vLLM: VLLM_SERVER_DEV_MODE=1) or give a second instance "
         "of the same pool and use forcing: other_instance.",
+    ),
+    Reason.TRANSFER_NOT_EXERCISED: ReasonText(
+        "The decode engine did not get the prompt's KV from the prefill engine.",
+        "See that the proxy passes kv_transfer_params on, and start decode engines without prefix caching.",
     ),
     Reason.LOCAL_NOT_DROPPED: ReasonText(
         "The local cache was asked to go and still served tokens.",

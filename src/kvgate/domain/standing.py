@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from kvgate.domain.evidence import VOIDING, WEAKENING, Evidence, exercised_problem, read_evidence
+from kvgate.domain.evidence import VOIDING, WEAKENING, Evidence, exercised_problem, read_evidence, transfer_problem
 from kvgate.domain.history import DropOutcome
 from kvgate.domain.observation import Observation, Outcome
-from kvgate.domain.plan import ArmStep, GroupPlan, Plan
+from kvgate.domain.plan import ArmStep, GroupPlan, Plan, Route
 from kvgate.domain.probe import Arm, Path
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import Attempt, GroupRecord
@@ -65,6 +65,8 @@ def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number
     unproven = exercised_problem(step.path, expected, evidence, plan.policy)
     if unproven is None and step.path is Path.EXTERNAL:
         unproven = _undropped(step, attempt, evidence)
+    if unproven is None and plan.route is Route.GATEWAY:
+        unproven = transfer_problem(group.length, evidence, plan.policy)
     own = group.step(Arm.COLD)
     fresh = step.salt is not None and own is not None and own.salt != step.salt
     if unproven is not None and step.arm is Arm.COLD_REPEAT and unproven.reason is Reason.NOT_COLD and fresh:

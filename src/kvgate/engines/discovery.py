@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -75,22 +75,29 @@ class EndpointDiscovery:
     async def capabilities(self, ids: tuple[int, ...]) -> Capabilities:
         """One short request with token IDs ``ids``, then the counters. The engine caches that prompt like any other."""
         observation, without = await self._first_answer(ids)
-        page = await self._page(self._dialect.metrics_path)
-        counters, counter_detail = _counters(page, self._dialect)
-        counted = {reading.counter for reading in counters.readings} if counters is not None else set()
         usage = observation.usage
-        told = (without, observation.id_problem(), observation.logprob_problem(), counter_detail)
-        return Capabilities(
+        told = (without, observation.id_problem(), observation.logprob_problem())
+        seen = Capabilities(
             endpoint=self._endpoint.name,
             token_ids=observation.token_ids is not None,
             logprobs=observation.logprob_problem() is None,
             echoes_prompt_ids=observation.prompt_echoed,
             salt=await self._knows_salts(ids),
+            cached_tokens=usage is not None and usage.cached_tokens is not None,
+            details=tuple(each for each in told if each),
+        )
+        return await self.counting(seen)
+
+    async def counting(self, seen: Capabilities) -> Capabilities:
+        """The same capabilities, with what this endpoint's counters and version add."""
+        counters, detail = _counters(await self._page(self._dialect.metrics_path), self._dialect)
+        counted = {reading.counter for reading in counters.readings} if counters is not None else set()
+        return replace(
+            seen,
             counters=counters is not None,
             tokens_by_source={Counter.COMPUTED, Counter.LOCAL, Counter.EXTERNAL} <= counted,
-            cached_tokens=usage is not None and usage.cached_tokens is not None,
             version=_version(await self._page(self._dialect.version_path)),
-            details=tuple(each for each in told if each),
+            details=(*seen.details, detail) if detail else seen.details,
         )
 
     async def _first_answer(self, ids: tuple[int, ...]) -> tuple[Observation, str]:

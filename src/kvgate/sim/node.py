@@ -179,14 +179,10 @@ class Node:
         rank = self.ranks[request.rank if request.rank is not None else number % len(self.ranks)]
         prompt = np.array(request.ids, dtype=np.int64)
         if request.incoming is not None:
-            capacity = len(prompt) + request.max_tokens
-            foreign = self._foreign_rows()
-            found = _Found()
-            sequence = take_over(request.incoming, capacity, self.fault, foreign, self._transfers)
-            self._transfers += 1
+            found, sequence = self._receive(prompt, request, request.incoming, rank)
         else:
             found, sequence = self._prefill(prompt, request, rank)
-        transferred = len(prompt) if request.incoming is not None else 0
+        transferred = len(prompt) - found.local if request.incoming is not None else 0
         self._account(rank, request, found, transferred, number)
         if found.external and self.fault == "refused_hit":
             raise RefusedError(500, "KV load failure")
@@ -319,6 +315,21 @@ class Node:
         if self.fault == "hash_collision" and place.group == "full" and place.number == 1:
             return "every prompt's second block"
         return name_of(place, hashes, self.preset)
+
+    def _receive(self, prompt: Ids, request: Request, incoming: Sequence, rank: Rank) -> tuple[_Found, Sequence]:
+        """Take another engine's KV over. An engine that keeps prefixes asks only for what it does not have."""
+        capacity, preset, found = len(prompt) + request.max_tokens, self.preset, _Found()
+        sequence = take_over(incoming, capacity, self.fault, self._foreign_rows(), self._transfers)
+        self._transfers += 1
+        if self.prefix_caching:
+            hashes = block_hashes(prompt, request.salt, preset.block)
+            found.local = longest_hit(
+                preset, len(prompt) - 1, lambda place: name_of(place, hashes, preset) in rank.cache
+            )
+            for place in places_between(preset, 0, len(prompt) // preset.block * preset.block):
+                if not is_state(place.group):
+                    rank.cache.keep(name_of(place, hashes, preset), cut(sequence, place))
+        return found, sequence
 
     def _foreign_rows(self) -> Arrays:
         """Rows of a block of the prompt before this one, for faults that mix prompts up."""
