@@ -68,7 +68,7 @@ def test_the_asked_codewords_stand_in_the_record_asked_for() -> None:
     family = load_family("codebook", "en")
     prompt = compose(family, by_bytes(family), 7, "g1", 2000, 32)
     text = text_of(prompt.ids.tolist())
-    shelf = text.rsplit("shelf ", 1)[1].split()[0]
+    shelf = text.rsplit("Shelf ", 1)[1].rstrip(":")
     (asked,) = prompt.asked
     assert f"Shelf {shelf}: {asked}." in text
 

@@ -118,6 +118,17 @@ def explain(
 
 @app.command()
 @guarded
+def demo(
+    keep: Annotated[Path | None, typer.Option("--keep", help="Keep the three runs in this folder.")] = None,
+) -> ExitCode:
+    """See it work, without an engine: three embedded deployments, one healthy and two broken, in a minute."""
+    from kvgate.cli.demo import demo as run_demo
+
+    return run_demo(keep)
+
+
+@app.command()
+@guarded
 def selftest(
     faults: Annotated[list[str] | None, typer.Argument(metavar="[FAULT]...", help="Only these faults.")] = None,
     output: ListOption = ListFormat.TABLE,

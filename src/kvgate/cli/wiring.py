@@ -77,7 +77,7 @@ class Connection:
         gateways, prefill, decode = (self._with(role) for role in (Role.GATEWAY, Role.PREFILL, Role.DECODE))
         if not (gateways and prefill and decode):
             raise ConfigError(
-                "deployment.endpoints: none has the role combined; give the engine's own address with that role, or, for "
+                "deployment.endpoints: none has the role combined; give the engine's own address that role, or, for "
                 "a prefill/decode deployment, its gateway and every prefill and decode engine behind it, each with its "
                 "role"
             )

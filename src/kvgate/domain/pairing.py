@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from kvgate.domain.divergence import Comparison, compare
 from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, LOCAL_REPEAT, Control, envelope_for
 from kvgate.domain.observation import Observation, Outcome
-from kvgate.domain.plan import PairKind, PairPlan, Plan
+from kvgate.domain.plan import PairKind, PairPlan, Plan, warmup_name
 from kvgate.domain.probe import Arm, Path
-from kvgate.domain.prompt import NONCE_DIGITS
+from kvgate.domain.prompt import NONCE_DIGITS, nonce_of
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import GroupRecord
 from kvgate.domain.rows import PairView
@@ -234,8 +234,14 @@ def proves_alignment(everyone: tuple[GroupView, ...], apart_from: GroupView) -> 
 
 
 def with_leaks(plan: Plan, views: tuple[GroupView, ...]) -> tuple[GroupView, ...]:
-    """The same groups, each told which of its answers hold the nonce of another group (replaced ones included)."""
+    """The same groups, each told which of its answers hold another prompt's nonce (replaced and warm-up ones', too)."""
     nonces = [(view.record.plan.id, view.record.plan.nonce) for view in views]
+    shortest = plan.warmup_group()
+    if shortest is not None:
+        key = (shortest.family, shortest.language)
+        endpoints = {step.endpoint for group in plan.groups for step in group.steps}
+        names = [warmup_name(endpoint) for endpoint in sorted(endpoints)]
+        nonces += [(name, nonce_of(plan.seed, name, key)) for name in names]
     return tuple(replace(view, leaks=_leaks(plan, view, nonces)) for view in views)
 
 
@@ -248,7 +254,7 @@ def _leaks(plan: Plan, view: GroupView, nonces: list[tuple[str, str]]) -> tuple[
         digits = "".join(char for char in text if char.isdigit())
         if len(digits) >= NONCE_DIGITS:
             found += [
-                f"{each.arm.value} answers with the nonce of group {name}"
+                f"{each.arm.value} answers with the nonce of prompt {name}"
                 for name, nonce in nonces
                 if name != mine and nonce in text
             ]

@@ -162,9 +162,18 @@ class Plan:
         """Prompt tokens the plan makes the engine compute (not served from a cache)."""
         return sum(computed_tokens(group, step) for group in self.groups for step in group.steps)
 
+    def warmup_group(self) -> GroupPlan | None:
+        """The group whose family and length the warm-up prompts have; None for an empty plan."""
+        return min(self.groups, key=lambda group: group.length, default=None)
+
     def sent_tokens(self) -> int:
         """Prompt tokens the plan sends."""
         return sum(group.length * len(group.steps) for group in self.groups)
+
+
+def warmup_name(endpoint: str) -> str:
+    """What an endpoint's warm-up prompt is called; no group bears such a name."""
+    return f"warmup-{endpoint}"
 
 
 def computed_tokens(group: GroupPlan, step: ArmStep) -> int:

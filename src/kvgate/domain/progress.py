@@ -207,7 +207,8 @@ def _is_gross(plan: Plan, record: GroupRecord) -> bool:
 
 def _grossly(plan: Plan, baseline: Standing, subject: Standing) -> bool:
     left, right = _answers(baseline, subject)
-    if left is None or right is None:
+    # Answers whose IDs are not all there differ for a reason that is not the KV: the judge leaves them undecided.
+    if left is None or right is None or left.id_problem() or right.id_problem():
         return False
     bound = max(plan.policy.envelope_cap_nat, plan.policy.lossy_bound_nat or 0.0)
     return not compare(left, right).within(bound)

@@ -73,8 +73,8 @@ def compose(family: Family, lexicon: Lexicon, seed: int, group: str, length: int
 
     Raises TooShortError if the fixed parts alone are longer than ``length``.
     """
-    choose = _Chooser(f"{seed}/{group}/{family.name}/{family.language}")
-    nonce = "".join(str(next(choose) % 10) for _ in range(NONCE_DIGITS))
+    choose = _chooser(seed, group, (family.name, family.language))
+    nonce = _drawn_nonce(choose)
     head = [*lexicon.prefix, *_render(family.header, lexicon, {"{nonce}": tuple(nonce)})]
     # The question names a shelf, so its length depends on the choice; room is made for the longest.
     widest = max("0123456789", key=lambda digit: len(lexicon.ids[digit]))
@@ -89,6 +89,19 @@ def compose(family: Family, lexicon: Lexicon, seed: int, group: str, length: int
     padding = _padding(family, lexicon, choose, length - len(head) - len(body) - len(tail))
     ids = np.array([*head, *body, *padding, *tail], dtype=np.int32)
     return Prompt(ids, nonce, ("".join(units[asked].words).strip(),) if units else ())
+
+
+def nonce_of(seed: int, group: str, key: tuple[str, str]) -> str:
+    """The nonce with which the prompt of that name, of the family and language ``key``, begins."""
+    return _drawn_nonce(_chooser(seed, group, key))
+
+
+def _chooser(seed: int, group: str, key: tuple[str, str]) -> "_Chooser":
+    return _Chooser(f"{seed}/{group}/{key[0]}/{key[1]}")
+
+
+def _drawn_nonce(choose: "_Chooser") -> str:
+    return "".join(str(next(choose) % 10) for _ in range(NONCE_DIGITS))
 
 
 def _longest_record(family: Family, lexicon: Lexicon, widest: str) -> int:

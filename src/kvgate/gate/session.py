@@ -20,7 +20,7 @@ from kvgate.domain.history import (
     Waited,
 )
 from kvgate.domain.observation import Observation, Outcome
-from kvgate.domain.plan import GroupPlan, Plan
+from kvgate.domain.plan import GroupPlan, Plan, warmup_name
 from kvgate.domain.planning import PromptSource, replacement_group
 from kvgate.domain.probe import Arm, Probe, probe_id
 from kvgate.domain.progress import GroupOutcome, Send, hopeless, is_void, next_send, outcome_of
@@ -114,12 +114,12 @@ class Session:
     async def _warm_up(self) -> None:
         """Wake lazy parts up: a fresh server's first requests are never a baseline."""
         endpoints = dict.fromkeys(endpoint for group in self._plan.groups for endpoint in _endpoints(group))
-        shortest = min(self._plan.groups, key=lambda group: group.length, default=None)
+        shortest = self._plan.warmup_group()
         if shortest is None:
             return
         for endpoint in endpoints:
             self._watcher.said(f"warming up {endpoint}")
-            name = f"warmup-{endpoint}"
+            name = warmup_name(endpoint)
             prompt = self._prompts.make((shortest.family, shortest.language), name, shortest.length)
             engine = self._engines[endpoint]
             body = engine.encode(prompt.ids)

@@ -20,11 +20,49 @@ _STYLE = {
     Verdict.NOT_APPLICABLE: "dim",
 }
 
+_RANK = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.NOT_APPLICABLE)
+
 
 def print_report(report: Report, console: Console) -> None:
     """Print the whole report."""
     for part in _parts(report):
         console.print(part)
+
+
+def print_brief(report: Report, console: Console) -> None:
+    """Print what a reader needs first: the verdict, why, a line for each group, and what to do."""
+    ruling = report.ruling
+    console.print(_headline(report))
+    console.print(_reasons(ruling))
+    console.print(_groups_table(ruling))
+    if ruling.verdict is Verdict.PASS:
+        console.print(_power(ruling))
+    console.print(_closing(ruling))
+
+
+def _groups_table(ruling: RunVerdict) -> RenderableType:
+    """One line a group: its worst comparison, and how the external arm's path was proven."""
+    table = Table()
+    for name in (
+        "group",
+        "tokens",
+        "from the pool",
+        "worst comparison",
+        "token IDs",
+        "drift nat",
+        "must be",
+        "verdict",
+    ):
+        right = name in ("tokens", "from the pool", "drift nat")
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for group in ruling.groups:
+        loaded = next((arm.external for arm in group.arms if arm.arm is Arm.EXTERNAL), None)
+        ranked = sorted(group.pairs, key=lambda pair: (_RANK.index(pair.verdict), -(pair.max_drift or 0.0)))
+        for pair in ranked[:1]:
+            named = f"{pair.subject.value} vs {pair.baseline.value}"
+            row = (escape(group.id), str(group.length), _count(loaded), named, *_seen(pair), _verdict(group, pair))
+            table.add_row(*row)
+    return table
 
 
 def _parts(report: Report) -> Iterable[RenderableType]:

@@ -28,6 +28,7 @@ class Dials:
     batch_noise: float = 0.0
     latency_s: float = 0.0
     latency_per_1k_s: float = 0.0
+    latency_per_token_s: float = 0.0
     put_lag_s: float = 0.0
     start_up_s: float = 0.0
     preempted_every: int = 0
@@ -64,10 +65,13 @@ class Noise:
         """The logits at one output position as this answer has them."""
         dials, at = self._dials, self._at
         long_chunk = at.last_chunk > at.granule
-        if position == self._tie_at:
-            logits = _tied(logits, dials.tie_nat, (self._seed >> 4) % 2 == 0, self._flips and long_chunk)
+        # The same two tokens whatever the noise: they are chosen before it, and set after it.
+        tie = _two_likeliest(logits) if position == self._tie_at else None
         if self._flips:
             logits = logits + self._drawn(dials.shape_noise, position, 2 + at.last_chunk)
+        if tie is not None:
+            swap = ((self._seed >> 4) % 2 == 0) != (self._flips and long_chunk)
+            logits = _tied(logits, dials.tie_nat, tie[::-1] if swap else tie)
         if self._noisy_run:
             logits = logits + self._drawn(dials.run_noise, position, 3, at.request)
         if at.batch > 1 and dials.batch_noise > 0.0:
@@ -83,10 +87,14 @@ class Noise:
         return drawn
 
 
-def _tied(logits: Floats, nat: float, swap: bool, swap_again: bool) -> Floats:
-    """The two likeliest tokens brought close; which of them leads is decided by the two flags."""
-    first, second = (int(token) for token in np.argsort(-logits, kind="stable")[:2])
-    lead, follow = (second, first) if swap != swap_again else (first, second)
+def _two_likeliest(logits: Floats) -> tuple[int, int]:
+    first, second = np.argsort(-logits, kind="stable")[:2]
+    return int(first), int(second)
+
+
+def _tied(logits: Floats, nat: float, tie: tuple[int, int]) -> Floats:
+    """Two tokens brought close at the top, in this order."""
     tied: Floats = logits.copy()
-    tied[lead], tied[follow] = logits[first], logits[first] - np.float32(nat)
+    top = max(float(logits[tie[0]]), float(logits[tie[1]]))
+    tied[tie[0]], tied[tie[1]] = top, top - nat
     return tied

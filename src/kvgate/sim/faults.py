@@ -87,6 +87,7 @@ FAULTS: tuple[Fault, ...] = (
     _bytes("foreign_recurrent", "the recurrent state is another prompt's", "VL#52234", _GDN),
     _bytes("no_c4", "the compressed group 4 is zero", "VA#13110", _V4),
     _bytes("no_c128", "the compressed group 128 is zero", "VA#13110", _V4),
+    _bytes("no_carry", "a compressor's state is zero", "VA#13110", _V4),
     _bytes("stale_carry", "a compressor's state is one step old", "VA#13110", _V4),
     _bytes("group0_block_size", "every group is copied with the block size of the first", "VA#13110", _V4),
     _bytes("no_ngram", "the n-gram memory's state is missing", "LM#3156", _V41),
@@ -103,7 +104,7 @@ FAULTS: tuple[Fault, ...] = (
     _bytes("one_in_three", "a third of the loads is wrong", "SG#22811"),
     Fault("mixed_only", "external blocks behind a local prefix are wrong", "LM#4247", "load", _FAIL, _DIVERGED, needs=_MIXED),
     Fault("concurrent_only", "loads are wrong while others run", "VL#45704", "load", _FAIL, _DIVERGED, needs=_BUSY),
-    Fault("after_a_cancel", "loads are wrong once a client has gone away", "SG#23392", "load", _FAIL, _DIVERGED, needs=_CANCELS),
+    Fault("after_a_cancel", "loads are wrong once a client has gone away", "SG#23392", "load", _FAIL, _DIVERGED, dials=Dials(latency_per_token_s=0.005), needs=_CANCELS),
     # -- stored wrong -----------------------------------------------------------------------------------------
     Fault("poisoned_put", "a block is stored wrong, once and for all", "VL#51358", "put", _FAIL, _DIVERGED),
     Fault("saved_wrong", "KV is wrong when saved, so local and external hits are wrong alike", "SG#35086", "save", _FAIL, _DIVERGED),

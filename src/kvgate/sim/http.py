@@ -36,13 +36,17 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An answer; ``pieces`` are sent one by one in place of ``body``. ``gone`` is called if the client goes away."""
+    """An answer; ``pieces`` are sent one by one, ``pace_s`` seconds apart, in place of ``body``.
+
+    ``gone`` is called if the client goes away.
+    """
 
     status: int
     content_type: str
     body: bytes = b""
     pieces: list[bytes] | None = None
     gone: Callable[[], None] | None = None
+    pace_s: float = 0.0
 
 
 Handler = Callable[[HttpRequest], Awaitable[HttpAnswer]]
@@ -111,6 +115,8 @@ async def _send(
             writer.write(connection.send(h11.Data(data=piece)) or b"")
             if answer.pieces is not None:
                 await writer.drain()
+                # Also when there is no hurry: other connections get their turn, and an end of this one is heard.
+                await asyncio.sleep(answer.pace_s)
         writer.write(connection.send(h11.EndOfMessage()) or b"")
         await writer.drain()
     except ConnectionError:

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvgate.sim.network import Array, Ids, Sequence, empty_sequence
+from kvgate.sim.network import PHRASE, Array, Ids, Sequence, empty_sequence
 from kvgate.sim.presets import Preset
 
 Arrays = dict[str, Array]
@@ -101,6 +101,17 @@ def cut(sequence: Sequence, place: Place) -> Arrays:
     return {name: sequence.arrays[name][rows] for name in names}
 
 
+def fill(sequence: Sequence, objects: dict[Place, Arrays]) -> None:
+    """Write objects into a sequence, each at its place."""
+    size = sequence.preset.block
+    for place, arrays in objects.items():
+        if is_state(place.group):
+            sequence.state[place.group] = arrays[place.group].copy()
+            continue
+        for name, rows in arrays.items():
+            sequence.arrays[name][place.number * size : (place.number + 1) * size] = rows
+
+
 def resume(preset: Preset, hit: int, objects: dict[Place, Arrays], ids: Ids, capacity: int) -> Sequence:
     """A sequence that goes on after ``hit`` tokens from these objects. ``ids`` is the whole prompt."""
     sequence = empty_sequence(preset, capacity)
@@ -109,13 +120,8 @@ def resume(preset: Preset, hit: int, objects: dict[Place, Arrays], ids: Ids, cap
     # Rows outside the window are never read; zeros, so that nothing depends on what the memory held before.
     if "window" in sequence.arrays:
         sequence.arrays["window"][:hit] = 0.0
-    for place, arrays in objects.items():
-        if is_state(place.group):
-            sequence.state[place.group] = arrays[place.group].copy()
-            continue
-        size = preset.block
-        for name, rows in arrays.items():
-            sequence.arrays[name][place.number * size : (place.number + 1) * size] = rows
+    fill(sequence, objects)
     sequence.length = hit
-    sequence.ids = (int(ids[hit - 2]) if hit > 1 else 0, int(ids[hit - 1]))
+    last = ids[max(0, hit - PHRASE) : hit]
+    sequence.ids = (*(0,) * (PHRASE - len(last)), *(int(token) for token in last))
     return sequence

@@ -1,14 +1,14 @@
 """The pool's master as a server of its own, and the pool as an engine in another process sees it."""
 
-import http.client
 import json
+from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlsplit
 
 from kvgate.sim.http import HttpAnswer, HttpRequest
 from kvgate.sim.kv import Arrays
 from kvgate.sim.packing import pack, unpack
 from kvgate.sim.store import Pool
-from kvgate.sim.surface import as_json, failure
+from kvgate.sim.surface import as_json, failure, unknown_path
 
 TIMEOUT_S = 60.0
 BYTES = "application/octet-stream"
@@ -40,7 +40,7 @@ class Master:
         if path == "/health":
             return as_json({})
         if request.method != "POST":
-            return failure(404, "Not Found")
+            return unknown_path()
         if path == "/held":
             return as_json(sorted(pool.held(json.loads(request.body))))
         if path == "/get":
@@ -54,7 +54,7 @@ class Master:
         if path == "/empty":
             pool.empty()
             return as_json({})
-        return failure(404, "Not Found")
+        return unknown_path()
 
 
 class RemotePool:
@@ -86,15 +86,17 @@ class RemotePool:
             return
 
     def empty(self) -> None:
-        """Remove everything."""
+        """Remove everything. Raises OSError if the master cannot be reached."""
         self._post("/empty", b"{}")
 
     def _post(self, path: str, body: bytes) -> bytes:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        connection = HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
         try:
             connection.request("POST", path, body)
             response = connection.getresponse()
             content = response.read()
+        except HTTPException as error:
+            raise ConnectionError(f"the pool's master broke off: {error}") from None
         finally:
             connection.close()
         if response.status != 200:

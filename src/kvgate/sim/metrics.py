@@ -1,6 +1,7 @@
 """The metrics page as vLLM writes it, a set of samples per data-parallel rank, told as the fault has it."""
 
-from kvgate.sim.node import Counters, Node
+from kvgate.sim.deeds import Counters
+from kvgate.sim.node import Node
 
 MODEL = "sim"
 
@@ -24,7 +25,7 @@ def page(node: Node, scrapes: int) -> str:
     settings = {
         "block_size": preset.block,
         "enable_prefix_caching": node.prefix_caching,
-        "prefix_match_unit": preset.granule if preset.granule != preset.block else None,
+        "cache_hit_alignment_tokens": preset.granule,
         "prefix_cache_retention_interval": preset.retention or None,
     }
     labels = ",".join(f'{name}="{value}"' for name, value in settings.items())

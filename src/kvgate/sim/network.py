@@ -11,7 +11,8 @@ codewords are really recalled; wrong bytes give wrong answers, subtle ones subtl
     c4, c128    means of so many tokens                            a second, weak attention each
     carry4, ..  the last such mean at a block's edge               the next entry of that group
     recurrent   a decayed sum of all tokens                        a small addition to every answer
-    ngram       the last two token IDs                             the next tokens' memory
+    ngram       the last two token IDs, and a decayed sum of       the next tokens' memory; a small addition to
+                what the n-gram memory gave so far                 every answer
 
 Every element is worked out by the same arithmetic whichever way the sequence came to it (tables, sums along an axis of
 fixed length, never a matrix product whose shape depends on the prompt): that is what makes cold, local and external
@@ -45,14 +46,18 @@ POOLED_WEIGHT = np.float32(0.02)
 WINDOW_WEIGHT = np.float32(0.05)
 FIRST_USABLE_TOKEN = 3
 CONTEXT = 2
+# A record is found by more than the two tokens before it: shelf 17 and shelf 27 both end on "7:".
+PHRASE = 5
+PHRASES = 16381
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
-    """What the two tokens before a position give: tables by token ID (VOCABULARY, n) and the maps behind them."""
+    """What the tokens before a position give: tables by token ID (VOCABULARY, n) and phrase, the maps behind them."""
 
     previous: Floats
     before: Floats
+    phrases: Floats
     previous_map: Floats
     before_map: Floats
 
@@ -74,9 +79,10 @@ def make_weights(seed: int = 0) -> Weights:
     first, second = (np.linalg.qr(random.standard_normal((WIDTH, WIDTH)))[0].astype(np.float32) for _ in range(2))
     shorter = np.linalg.qr(random.standard_normal((WIDTH, INDEX_WIDTH)))[0].astype(np.float32).T
     memory = _unit_rows(random, MEMORY_ROWS)
-    return Weights(
-        embeddings, _lookup(embeddings, first, second), _lookup(embeddings, shorter @ first, shorter @ second), memory
-    )
+    phrases = _unit_rows(random, PHRASES)
+    keys = _lookup(embeddings, phrases, first, second)
+    index = _lookup(embeddings, _times(shorter, phrases), shorter @ first, shorter @ second)
+    return Weights(embeddings, keys, index, memory)
 
 
 def _unit_rows(random: np.random.Generator, count: int) -> Floats:
@@ -84,8 +90,8 @@ def _unit_rows(random: np.random.Generator, count: int) -> Floats:
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), dtype=np.float32)
 
 
-def _lookup(embeddings: Floats, first: Floats, second: Floats) -> Lookup:
-    return Lookup(_times(first, embeddings), _times(second, embeddings), first, second)
+def _lookup(embeddings: Floats, phrases: Floats, first: Floats, second: Floats) -> Lookup:
+    return Lookup(_times(first, embeddings), _times(second, embeddings), phrases, first, second)
 
 
 def _times(matrix: Floats, rows: Floats) -> Floats:
@@ -100,7 +106,7 @@ class Sequence:
 
     ``arrays`` have a row per token (per ``ratio`` tokens in compressed groups) and room for more; only rows of the
     first ``length`` tokens count. ``state`` is the side state now, ``states`` as it stood at each possible end of a
-    hit. ``ids`` are the last two token IDs, ``pending`` the embeddings no compressed entry holds yet. A layer without
+    hit. ``ids`` are the last token IDs, ``pending`` the embeddings no compressed entry holds yet. A layer without
     KV of its own reads another's, but sees nothing of the first ``unshared`` tokens (a fault; 0 when all is well).
     """
 
@@ -109,7 +115,7 @@ class Sequence:
     state: dict[str, Array]
     length: int = 0
     states: dict[int, dict[str, Array]] = field(default_factory=dict)
-    ids: tuple[int, int] = (0, 0)
+    ids: tuple[int, ...] = (0,) * PHRASE
     pending: dict[int, Floats] = field(default_factory=dict)
     unshared: int = 0
 
@@ -142,7 +148,7 @@ def empty_sequence(preset: Preset, capacity: int) -> Sequence:
     if preset.recurrent:
         state["recurrent"] = np.zeros(WIDTH, np.float32)
     if preset.ngram:
-        state["ngram"] = np.zeros(CONTEXT, np.int64)
+        state["ngram"] = np.zeros(CONTEXT + WIDTH, np.float32)
     pending = {ratio: np.zeros((0, WIDTH), np.float32) for ratio in preset.compressed}
     return Sequence(preset, arrays, state, pending=pending)
 
@@ -168,7 +174,7 @@ def _extend_within(weights: Weights, sequence: Sequence, ids: Ids) -> None:
     arrays["keys"][start:end] = _look_up(weights.keys, known, context, start % preset.step)
     if "index" in arrays:
         arrays["index"][start:end] = _look_up(weights.index, known, context, start % preset.step)
-    arrays["values"][start:end] = embedded + _memory(weights, sequence, ids) if preset.ngram else embedded
+    arrays["values"][start:end] = embedded + _memory(weights, sequence, ids, start) if preset.ngram else embedded
     if "window" in arrays:
         arrays["window"][start:end] = embedded
     if preset.recurrent:
@@ -176,7 +182,7 @@ def _extend_within(weights: Weights, sequence: Sequence, ids: Ids) -> None:
     sequence.length = end
     for ratio in preset.compressed:
         _pool(sequence, embedded, ratio)
-    sequence.ids = (int(known[-2]), int(known[-1]))
+    sequence.ids = tuple(int(token) for token in known[-PHRASE:])
 
 
 def _context(sequence: Sequence) -> Floats:
@@ -188,6 +194,8 @@ def _context(sequence: Sequence) -> Floats:
 
 def _look_up(lookup: Lookup, known: Ids, context: Floats, offset: int) -> Floats:
     """Rows made of the two tokens before each position; right after a possible end of a hit, from the bytes."""
+    phrases = lookup.phrases[_phrases(known)[:-1]]
+    known = known[PHRASE - CONTEXT :]
     rows = lookup.previous[known[1:-1]] + lookup.before[known[:-2]]
     if offset == 0:
         rows[0] = _times(lookup.previous_map, context[1:2])[0] + _times(lookup.before_map, context[0:1])[0]
@@ -195,15 +203,25 @@ def _look_up(lookup: Lookup, known: Ids, context: Floats, offset: int) -> Floats
             rows[1] = lookup.previous[known[2]] + _times(lookup.before_map, context[1:2])[0]
     elif offset == 1:
         rows[0] = lookup.previous[known[1]] + _times(lookup.before_map, context[0:1])[0]
+    return np.asarray(rows + phrases, dtype=np.float32)
+
+
+def _phrases(known: Ids) -> Ids:
+    """For every run of PHRASE tokens, its row in the table of phrases."""
+    rows = np.zeros(len(known) - PHRASE + 1, np.int64)
+    for place in range(PHRASE):
+        rows = (rows * 4099 + known[place : place + len(rows)]) % PHRASES
     return rows
 
 
-def _memory(weights: Weights, sequence: Sequence, ids: Ids) -> Floats:
+def _memory(weights: Weights, sequence: Sequence, ids: Ids, start: int) -> Floats:
     """What the n-gram memory adds to each token: a row chosen by the token and the two before it."""
-    known = np.concatenate([sequence.state["ngram"].astype(np.int64), ids])
-    rows = (known[2:] * 31 + known[1:-1] * 17 + known[:-2] * 7) % MEMORY_ROWS
-    sequence.state["ngram"] = known[-CONTEXT:].copy()
-    return np.asarray(MEMORY_WEIGHT * weights.memory[rows], dtype=np.float32)
+    state = sequence.state["ngram"]
+    known = np.concatenate([state[:CONTEXT].astype(np.int64), ids])
+    rows = weights.memory[(known[2:] * 31 + known[1:-1] * 17 + known[:-2] * 7) % MEMORY_ROWS]
+    summed = _decayed(state[CONTEXT:], rows, start, sequence.preset.block)
+    sequence.state["ngram"] = np.concatenate([known[-CONTEXT:].astype(np.float32), summed])
+    return np.asarray(MEMORY_WEIGHT * rows, dtype=np.float32)
 
 
 def _decayed(state: Array, embedded: Floats, start: int, block: int) -> Floats:
@@ -242,7 +260,7 @@ def logits_of(weights: Weights, sequence: Sequence) -> Floats:
     """Next-token logits (VOCABULARY,), computed from the KV bytes at hand."""
     preset = sequence.preset
     context = _context(sequence)
-    query = _query(weights.keys, context)
+    query = _query(weights.keys, context, sequence.ids)
     seen = _chosen(weights, sequence, context)
     keys, values = (sequence.rows(name)[seen] for name in ("keys", "values"))
     attended = _attend(keys, values, query, SHARPNESS)
@@ -258,6 +276,8 @@ def logits_of(weights: Weights, sequence: Sequence) -> Floats:
             attended = attended + POOLED_WEIGHT * _attend(pooled, pooled, context[1], 1.0)
     if preset.recurrent:
         attended = attended + RECURRENT_WEIGHT * sequence.state["recurrent"].astype(np.float32)
+    if preset.ngram:
+        attended = attended + RECURRENT_WEIGHT * sequence.state["ngram"][CONTEXT:]
     logits = np.float32(GAIN) * (weights.embeddings @ attended)
     logits[:FIRST_USABLE_TOKEN] = -np.inf
     return np.asarray(logits, dtype=np.float32)
@@ -271,8 +291,9 @@ def _borrowed(sequence: Sequence, seen: slice | Ids, keys: Floats, values: Float
     return keys * there, values * there
 
 
-def _query(lookup: Lookup, context: Floats) -> Floats:
-    return np.asarray(lookup.previous_map @ context[1] + lookup.before_map @ context[0], dtype=np.float32)
+def _query(lookup: Lookup, context: Floats, ids: tuple[int, ...]) -> Floats:
+    phrase = lookup.phrases[_phrases(np.array(ids, np.int64))[0]]
+    return np.asarray(lookup.previous_map @ context[1] + lookup.before_map @ context[0] + phrase, dtype=np.float32)
 
 
 def _chosen(weights: Weights, sequence: Sequence, context: Floats) -> slice | Ids:
@@ -280,7 +301,7 @@ def _chosen(weights: Weights, sequence: Sequence, context: Floats) -> slice | Id
     preset, length = sequence.preset, sequence.length
     if not preset.top_k or length <= preset.top_k:
         return slice(None)
-    scores = sequence.rows("index") @ _query(weights.index, context)
+    scores = sequence.rows("index") @ _query(weights.index, context, sequence.ids)
     shard = np.arange(length) // preset.block % preset.shards
     best: list[Ids] = []
     for number in range(preset.shards):

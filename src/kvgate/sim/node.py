@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kvgate.sim.answers import ON_ANSWER, Reply, Rows, Spoiling
+from kvgate.sim.deeds import Counters, Deed
 from kvgate.sim.dials import QUIET, Circumstances, Dials, Noise
 from kvgate.sim.kv import (
     Arrays,
     Place,
     block_hashes,
     cut,
+    fill,
     is_state,
     longest_hit,
     name_of,
@@ -21,10 +23,10 @@ from kvgate.sim.kv import (
     resume,
 )
 from kvgate.sim.network import VOCABULARY, Ids, Sequence, Weights, extend, logits_of, make_weights
-from kvgate.sim.planting import ON_LOAD, Loading, on_save
+from kvgate.sim.planting import ON_LOAD, ON_TRANSFER, Loading, on_save
 from kvgate.sim.presets import PRESETS, Preset
 from kvgate.sim.store import LocalCache, Store
-from kvgate.sim.transfer import Handover, take_over
+from kvgate.sim.transfer import Handover, differing, take_over
 from kvgate.sim.words import Dictionary
 
 LOCAL_BYTES = 2 << 30
@@ -37,37 +39,6 @@ class RefusedError(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-
-@dataclass(slots=True)
-class Counters:
-    """What a rank says it did, in prompt tokens unless named otherwise."""
-
-    prompt: int = 0
-    computed: int = 0
-    local: int = 0
-    external: int = 0
-    local_queries: int = 0
-    external_queries: int = 0
-    external_hits: int = 0
-    preemptions: int = 0
-    requests: int = 0
-    generated: int = 0
-    transferred_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Deed:
-    """What really happened to one request, whatever the counters say: prompt tokens by path, objects changed, where."""
-
-    length: int
-    computed: int
-    local: int
-    external: int
-    transferred: int = 0
-    spoilt: int = 0
-    rank: int = 0
-    batch: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,19 +193,15 @@ class Node:
         if self.fault == "shared_owner_missing" and found.external:
             sequence.unshared = found.hit
         extend(self.memory.weights, sequence, prompt[found.hit :])
-        if self.prefix_caching:
-            for place, arrays in found.objects.items():
-                rank.cache.keep(name_of(place, hashes, preset), arrays)
         new: dict[str, Arrays] = {}
         mine: dict[Place, Arrays] = {}
         for place in places_between(preset, found.hit, len(prompt) // preset.block * preset.block):
             if is_state(place.group) and place.end not in sequence.states:
                 continue
             kept, given = on_save(self.fault, place, cut(sequence, place), len(prompt), preset)
-            if self.prefix_caching:
-                rank.cache.keep(name_of(place, hashes, preset), kept)
             new[self._key(place, pool_hashes)] = given
             mine[place] = kept
+        self._keep(rank, hashes, {**mine, **found.objects})
         if self.store is not None and self.fault != "never_put":
             self.store.put(new)
         if self.fault != "healthy" and not found.hit:
@@ -246,9 +213,7 @@ class Node:
         limit = len(prompt) - 1 - (preset.step if preset.speculation else 0)
         found = _Found()
         if self.prefix_caching:
-            found.local = longest_hit(preset, limit, lambda place: name_of(place, hashes, preset) in rank.cache)
-        for place in places_needed(preset, 0, found.local) if found.local else []:
-            found.objects[place] = rank.cache.get(name_of(place, hashes, preset))
+            self._find_local(found, limit, rank, hashes)
         if self.store is None or len(prompt) < 2 * preset.retention:
             return found
         wanted = {
@@ -318,18 +283,32 @@ class Node:
 
     def _receive(self, prompt: Ids, request: Request, incoming: Sequence, rank: Rank) -> tuple[_Found, Sequence]:
         """Take another engine's KV over. An engine that keeps prefixes asks only for what it does not have."""
-        capacity, preset, found = len(prompt) + request.max_tokens, self.preset, _Found()
+        preset = self.preset
+        # References are taken at their word: what they stand for may be longer than the prompt, or shorter.
+        capacity = max(len(prompt), incoming.length) + request.max_tokens
         sequence = take_over(incoming, capacity, self.fault, self._foreign_rows(), self._transfers)
         self._transfers += 1
+        found = _Found(spoilt=differing(sequence, incoming) if self.fault in ON_TRANSFER else 0)
         if self.prefix_caching:
             hashes = block_hashes(prompt, request.salt, preset.block)
-            found.local = longest_hit(
-                preset, len(prompt) - 1, lambda place: name_of(place, hashes, preset) in rank.cache
-            )
-            for place in places_between(preset, 0, len(prompt) // preset.block * preset.block):
-                if not is_state(place.group):
-                    rank.cache.keep(name_of(place, hashes, preset), cut(sequence, place))
+            self._find_local(found, len(prompt) - 1, rank, hashes)
+            fill(sequence, found.objects)
+            end = min(len(prompt), incoming.length) // preset.block * preset.block
+            new = [place for place in places_between(preset, found.local, end) if not is_state(place.group)]
+            self._keep(rank, hashes, {**{place: cut(sequence, place) for place in new}, **found.objects})
         return found, sequence
+
+    def _keep(self, rank: Rank, hashes: list[str], objects: dict[Place, Arrays]) -> None:
+        """Hold these in the prefix cache, the prompt's beginning longest: without it, nothing behind it is a hit."""
+        if self.prefix_caching:
+            for place in sorted(objects, key=lambda place: -place.end):
+                rank.cache.keep(name_of(place, hashes, self.preset), objects[place])
+
+    def _find_local(self, found: _Found, limit: int, rank: Rank, hashes: list[str]) -> None:
+        preset = self.preset
+        found.local = longest_hit(preset, limit, lambda place: name_of(place, hashes, preset) in rank.cache)
+        for place in places_needed(preset, 0, found.local) if found.local else []:
+            found.objects[place] = rank.cache.get(name_of(place, hashes, preset))
 
     def _foreign_rows(self) -> Arrays:
         """Rows of a block of the prompt before this one, for faults that mix prompts up."""
@@ -356,7 +335,8 @@ class Node:
         counters.requests += 1
         counters.preemptions += int(preempted or self.fault == "preempted")
         if request.incoming is not None:
-            counters.transferred_bytes += sum(request.incoming.rows(name).nbytes for name in request.incoming.arrays)
+            size = sum(request.incoming.rows(name).nbytes for name in request.incoming.arrays)
+            counters.transferred_bytes += size * transferred // length
 
     def _steps(self, reply: Reply, prompt: Ids) -> tuple[int, ...]:
         """How many tokens each streamed piece carries: with speculation, a draft is accepted up to a point."""

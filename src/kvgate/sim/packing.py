@@ -46,9 +46,9 @@ def pack_sequence(sequence: Sequence) -> bytes:
 def unpack_sequence(content: bytes, preset: Preset) -> Sequence:
     """A sequence from its packing."""
     objects = unpack(content)
-    length, first, second = (int(value) for value in objects["facts"]["length"].astype(np.int64))
+    length, *ids = (int(value) for value in objects["facts"]["length"].astype(np.int64))
     sequence = empty_sequence(preset, length)
-    sequence.length, sequence.ids = length, (first, second)
+    sequence.length, sequence.ids = length, tuple(ids)
     for name, rows in objects["arrays"].items():
         sequence.rows(name)[:] = rows
     sequence.state.update(objects.get("state", {}))

@@ -220,9 +220,9 @@ def _half_the_groups(objects: Objects, loading: Loading) -> None:
 
 
 def _dead_bytes(objects: Objects, loading: Loading) -> None:
-    # Rows before the window are loaded with its first block, and nobody reads them.
+    # The answer looks a window's length back from the prompt's end, so what was loaded before that is never read.
     first = min((place for place in objects if place.group == "window"), key=lambda place: place.number)
-    outside = max(0, loading.hit - loading.preset.window - first.number * loading.preset.block)
+    outside = max(0, loading.length - loading.preset.window - first.number * loading.preset.block)
     for array in objects[first].values():
         array[:outside] += 1.0
 
@@ -264,7 +264,7 @@ ON_LOAD: dict[str, Plant] = {
     "foreign_recurrent": _foreign("recurrent"),
     "no_c4": _zero_group("c4"),
     "no_c128": _zero_group("c128"),
-    "no_carry": _zero_group("carry128"),
+    "no_carry": _zero_group("carry4"),
     "stale_carry": _earlier("carry4"),
     "group0_block_size": _group0_block,
     "no_ngram": _zero_group("ngram"),

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from kvgate.sim.http import HttpAnswer, HttpRequest, call
-from kvgate.sim.surface import as_json, failure
+from kvgate.sim.surface import as_json, failure, unknown_path
 
 REMOTE_DECODE = {
     "do_remote_decode": True,
@@ -45,7 +45,7 @@ class Proxy:
             return failure(502, f"an instance cannot be reached: {type(error).__name__}")
         except ValueError as error:
             return failure(400, f"{type(error).__name__}: {error}")
-        return failure(404, "Not Found")
+        return unknown_path()
 
     async def _complete(self, request: HttpRequest, body: dict[str, Any]) -> HttpAnswer:
         number, self._count = self._count, self._count + 1

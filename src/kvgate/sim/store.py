@@ -84,11 +84,11 @@ class Pool:
     def held(self, names: list[str]) -> set[str]:
         """Which of these objects a look-up finds now."""
         now = self.clock()
-        found = {name for name in names if name in self.objects and self.objects[name].visible_at <= now}
+        found = [name for name in names if name in self.objects and self.objects[name].visible_at <= now]
         for name in found:
             self.objects[name].leased_until = now + self.lease_s
             self.objects.move_to_end(name)
-        return found
+        return set(found)
 
     def get(self, names: list[str]) -> dict[str, Arrays]:
         """The objects that are still there."""

@@ -13,6 +13,8 @@ from kvgate.sim.node import Node, RefusedError, Request
 
 # Finds the KV another engine holds for a request, from the transfer parameters that came with it.
 Fetch = Callable[[dict[str, Any]], Awaitable[Sequence]]
+ERROR_TYPES = {400: "BadRequestError", 404: "NotFoundError"}
+OTHER = "InternalServerError"
 
 
 class Surface:
@@ -35,6 +37,8 @@ class Surface:
             return failure(error.status, str(error))
         except BadRequestError as error:
             return failure(400, str(error))
+        except OSError as error:
+            return failure(500, f"another part of the deployment cannot be reached: {type(error).__name__}")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             return failure(400, f"{type(error).__name__}: {error}")
 
@@ -43,7 +47,7 @@ class Surface:
         preset = node.preset
         if path == "/metrics":
             if node.fault == "no_counters":
-                return failure(404, "Not Found")
+                return unknown_path()
             self._scrapes += 1
             return HttpAnswer(200, "text/plain; version=0.0.4", page(node, self._scrapes).encode())
         if path == "/health":
@@ -59,7 +63,7 @@ class Surface:
             "/deeds": {"deeds": [{name: getattr(deed, name) for name in deed.__slots__} for deed in node.deeds]},
             "/log": {"lines": node.log},
         }
-        return as_json(pages[path]) if path in pages else failure(404, "Not Found")
+        return as_json(pages[path]) if path in pages else unknown_path()
 
     def _model(self) -> Body:
         limit = self.node.preset.max_model_len
@@ -79,7 +83,7 @@ class Surface:
             if request.query.get("reset_external") == "true" and node.store is not None and node.fault != "reset_lies":
                 node.store.empty()
             return as_json({"success": dropped})
-        return failure(404, "Not Found")
+        return unknown_path()
 
     async def _complete(self, request: HttpRequest, body: Body, chat: bool) -> HttpAnswer:
         node = self.node
@@ -108,6 +112,8 @@ class Surface:
                     incoming=incoming,
                 )
             )
+            if not body.get("stream"):
+                await asyncio.sleep(node.dials.latency_per_token_s * len(reply.ids))
         finally:
             self._in_flight -= 1
         if reply.transfer is not None:
@@ -119,7 +125,13 @@ class Surface:
                 return failure(500, "KV load failure")
             return as_json(whole(body, chat, ids, reply, say))
         events = pieces(body, chat, ids, reply, say)
-        return HttpAnswer(200, "text/event-stream", pieces=[event.encode() for event in events], gone=self._cancelled)
+        return HttpAnswer(
+            200,
+            "text/event-stream",
+            pieces=[event.encode() for event in events],
+            gone=self._cancelled,
+            pace_s=node.dials.latency_per_token_s,
+        )
 
     def _cancelled(self) -> None:
         self.node.memory.cancelled = True
@@ -143,5 +155,10 @@ def as_json(value: object) -> HttpAnswer:
 
 def failure(status: int, message: str) -> HttpAnswer:
     """An error as vLLM words it."""
-    body = {"error": {"message": message, "type": "BadRequestError", "param": None, "code": status}}
+    body = {"error": {"message": message, "type": ERROR_TYPES.get(status, OTHER), "param": None, "code": status}}
     return HttpAnswer(status, "application/json", json.dumps(body).encode())
+
+
+def unknown_path() -> HttpAnswer:
+    """There is nothing at this path; the web framework words it, not the engine."""
+    return HttpAnswer(404, "application/json", b'{"detail":"Not Found"}')

@@ -70,3 +70,8 @@ def take_over(sequence: Sequence, capacity: int, fault: str, foreign: Rows, numb
     if fault in ON_TRANSFER:
         ON_TRANSFER[fault]({name: taken.rows(name) for name in arrays}, foreign, sequence.preset.block, number)
     return taken
+
+
+def differing(taken: Sequence, given: Sequence) -> int:
+    """How many arrays did not arrive as they were given."""
+    return sum(taken.rows(name).tobytes() != given.rows(name).tobytes() for name in given.arrays)
