@@ -11,7 +11,7 @@ from kvgate.domain.observation import Observation, Outcome, Timing, Usage
 from kvgate.domain.plan import Budget, Forcing, GroupPlan, Limits, Plan, Purpose
 from kvgate.domain.policy import Grade, Policy
 from kvgate.domain.probe import Arm, Path, Probe, probe_id
-from kvgate.domain.recipe import arm_steps, pairs_of
+from kvgate.domain.recipe import Parts, arm_steps, pairs_of
 
 LENGTH, HIT = 99, 80
 GEOMETRY = Geometry(block_size=16, granule=16, chunk=80, max_model_len=4096)
@@ -47,7 +47,7 @@ def group_plan(
     nonce: str = "000000000001",
     tier: int = LENGTH,
 ) -> GroupPlan:
-    steps = arm_steps(Forcing.RESET_LOCAL, "a", "a", arms, salts_honoured=True, reader_drops=True)
+    steps = arm_steps(Forcing.RESET_LOCAL, Parts("a", "a"), arms, salts_honoured=True, reader_drops=True)
     return GroupPlan(
         id=name,
         tier=tier,

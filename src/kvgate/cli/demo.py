@@ -111,7 +111,7 @@ def _config(act: Act, urls: dict[str, str], runs: Path) -> dict[str, object]:
     endpoints = [{"name": name, "role": name, "url": urls[name]} for name in ("gateway", "prefill", "decode")]
     return {
         "version": 1,
-        "deployment": {"name": act.fault, "model": MODEL, "endpoints": endpoints},
+        "deployment": {"name": act.fault, "model": MODEL, "endpoints": endpoints, "alike": True},
         "gate": {"tiers": list(TIERS), "groups_per_tier": 3, "boundaries": False, "short_control": False, "seed": 7},
         "limits": {"settle_s": 0.02, "put_deadline_s": 2.0, "evidence_s": 1.0},
         "output": {"directory": str(runs)},

@@ -126,7 +126,7 @@ def config_for(fault: Fault, urls: dict[str, str], folder: Path) -> dict[str, ob
     ]
     return {
         "version": 1,
-        "deployment": {"name": "selftest", "model": MODEL, "endpoints": endpoints},
+        "deployment": {"name": "selftest", "model": MODEL, "endpoints": endpoints, "alike": fault.alike},
         "gate": {
             "tiers": list(TIERS[fault.lengths]),
             "lengths": fault.lengths,

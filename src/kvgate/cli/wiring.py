@@ -86,7 +86,8 @@ class Connection:
 
     def engines(self) -> dict[str, Engine]:
         """Engines that are sent probes, by endpoint name."""
-        return {entry.name: entry.engine for entry in self.entries()}
+        alone = {link.endpoint.name: link.engine for link in self._with(Role.PREFILL)}
+        return {**alone, **{entry.name: entry.engine for entry in self.entries()}}
 
     def _with(self, role: Role) -> tuple[Link, ...]:
         return tuple(link for link in self.links if link.endpoint.role is role)
@@ -107,7 +108,7 @@ def deployment_of(config: Config) -> Deployment:
     """The deployment a configuration describes."""
     section = config.deployment
     endpoints = tuple(Endpoint(each.name, each.role, each.url.rstrip("/")) for each in section.endpoints)
-    return Deployment(section.name, section.engine, section.model, endpoints)
+    return Deployment(section.name, section.engine, section.model, endpoints, section.alike)
 
 
 @asynccontextmanager

@@ -109,6 +109,9 @@ class DeploymentConfig(_Section):
     salts: Literal["honoured", "ignored"] = Field(
         "honoured", description="whether the store's keys contain the cache salt: honoured or ignored"
     )
+    alike: bool | None = Field(
+        None, description="true or false: whether prefill and decode engines run the same build in the same way"
+    )
     geometry: GeometryConfig = Field(
         default_factory=GeometryConfig, description="overrides of block_size, granule, chunk, max_model_len, ..."
     )

@@ -20,6 +20,12 @@ _FALL_BACK = {
     PairKind.LOCAL_VS_COLD: (
         "Fall back: switch the engine's own prefix cache off (--no-enable-prefix-caching) until it is mended.",
     ),
+    PairKind.TRANSFER_VS_DIRECT: (
+        "Fall back: serve from combined engines until the transfer is mended; the pool is not to blame where external "
+        "and local hits agree.",
+        "Check that prefill and decode agree in tensor parallelism, block size and KV dtype, and that leases outlast "
+        "the queue on the decode side.",
+    ),
     PairKind.COLD_VS_COLD_REPEAT: ("The engine does not repeat itself: look for faults below the cache first.",),
 }
 

@@ -26,12 +26,16 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One serving system, named, with everything known about it before a request is sent."""
+    """One serving system, named, with everything known about it before a request is sent.
+
+    ``alike`` is whether prefill and decode engines run the same build in the same way, None if nobody says.
+    """
 
     name: str
     engine: str
     model: str
     endpoints: tuple[Endpoint, ...]
+    alike: bool | None = None
 
     def endpoint(self, name: str) -> Endpoint:
         """The endpoint of that name; KeyError if the deployment has none."""

@@ -8,7 +8,8 @@ import numpy as np
 
 from kvgate.domain.advice import advice_for
 from kvgate.domain.divergence import Comparison
-from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, LOCAL_REPEAT, NoiseFloor, noise_floor
+from kvgate.domain.doubts import doubts
+from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, DIRECT_LOCAL, LOCAL_REPEAT, NoiseFloor, noise_floor
 from kvgate.domain.pairing import (
     GroupView,
     answer,
@@ -39,8 +40,6 @@ from kvgate.domain.standing import Standing
 from kvgate.domain.verdict import Verdict, merge
 
 # Reasons that count as a difference left standing when groups are pooled against controls.
-# Up to this share of inexact repeats an engine counts as one that repeats itself.
-NOISY_SHARE = 0.1
 _DIFFERENT = (Reason.NEAR_TIE, Reason.UNSTABLE, Reason.TOKENS_DIFFER)
 
 
@@ -227,7 +226,7 @@ def _result(
         if verdict is not Verdict.PASS
         for problem in (group.strict_reasons if strict else group.reasons)
     ]
-    blockers = [*plan.obstacles, *_blockers(plan, run, counted, strict), *_alignment_in_doubt(plan, views)]
+    blockers = [*plan.obstacles, *_blockers(plan, run, counted, strict), *doubts(plan, views)]
     kept = [calibrated[group.id] for group in counted]
     excess = None if strict else _excess(plan, kept) or _lost_codewords(plan, views)
     verdict = merge([*verdicts, *([Verdict.INCONCLUSIVE] if blockers else []), *([Verdict.FAIL] if excess else [])])
@@ -268,27 +267,6 @@ def _blockers(plan: Plan, run: RunRecord, counted: list[GroupVerdict], strict: b
     if not plan.tiers() and not plan.obstacles:
         found.append(Problem(Reason.NOTHING_CHECKED, "no tier can be an external hit on this deployment"))
     return found
-
-
-def _alignment_in_doubt(plan: Plan, views: tuple[GroupView, ...]) -> tuple[Problem, ...]:
-    """An engine that repeats itself to the last bit must do so at aligned lengths whichever way the KV came.
-
-    Where most groups do not, the prediction is wrong or every prompt's KV was wrong when it was saved: a local and an
-    external hit are then wrong alike, and a small fault lies within the tolerance that is left.
-    """
-    if plan.policy.accept_unproven_alignment:
-        return ()
-    controls = [control for view in views if view.record.plan.aligned for control in view.controls]
-    repeats = [control.comparison.exact for control in controls if control.kind == COLD_REPEAT]
-    cold = [control.comparison.exact for control in controls if control.kind == COLD_LOCAL]
-    repeats_itself = bool(repeats) and repeats.count(False) <= NOISY_SHARE * len(repeats)
-    if not cold or not repeats_itself or 2 * cold.count(True) > len(cold):
-        return ()
-    detail = (
-        f"the engine repeats cold runs exactly, yet at aligned lengths {cold.count(False)} of {len(cold)} local hits "
-        "differ from them"
-    )
-    return (Problem(Reason.ALIGNMENT_UNPROVEN, detail),)
 
 
 def _ignores_salt(arm: ArmSummary) -> bool:
@@ -362,7 +340,7 @@ def _differs(pair: PairVerdict) -> bool:
 
 def _noise(views: tuple[GroupView, ...]) -> tuple[NoiseFloor, ...]:
     controls = [control for view in views for control in view.controls]
-    floors = (noise_floor(kind, controls) for kind in (LOCAL_REPEAT, COLD_REPEAT, COLD_LOCAL))
+    floors = (noise_floor(kind, controls) for kind in (LOCAL_REPEAT, COLD_REPEAT, COLD_LOCAL, DIRECT_LOCAL))
     return tuple(floor for floor in floors if floor is not None)
 
 

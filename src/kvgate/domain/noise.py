@@ -15,6 +15,8 @@ MARGIN = 3.0
 LOCAL_REPEAT = "local_vs_local_repeat"
 COLD_REPEAT = "cold_vs_cold_repeat"
 COLD_LOCAL = PairKind.LOCAL_VS_COLD.value
+# What was transferred against what prefill answers alone: shows whether the two engines answer alike.
+DIRECT_LOCAL = PairKind.TRANSFER_VS_DIRECT.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ def envelope_for(group: str, kind: PairKind, proven: bool, controls: Iterable[Co
     a run always exceeds the others. Hence the margin, and the cap wherever fewer than 8 groups inform it or the
     subject's path is unproven.
     """
-    kinds = (LOCAL_REPEAT,) if kind is PairKind.EXTERNAL_VS_LOCAL else (COLD_REPEAT, COLD_LOCAL)
+    hits = kind in (PairKind.EXTERNAL_VS_LOCAL, PairKind.TRANSFER_VS_DIRECT)
+    kinds = (LOCAL_REPEAT,) if hits else (COLD_REPEAT, COLD_LOCAL)
     others = [
         control
         for control in controls

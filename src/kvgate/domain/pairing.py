@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from kvgate.domain.divergence import Comparison, compare
-from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, LOCAL_REPEAT, Control, envelope_for
+from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, DIRECT_LOCAL, LOCAL_REPEAT, Control, envelope_for
 from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import PairKind, PairPlan, Plan, warmup_name
 from kvgate.domain.probe import Arm, Path
@@ -51,6 +51,7 @@ def _controls(record: GroupRecord, standings: dict[Arm, Standing]) -> tuple[Cont
         (LOCAL_REPEAT, Arm.LOCAL, Arm.LOCAL_REPEAT),
         (COLD_REPEAT, Arm.COLD, Arm.COLD_REPEAT),
         (COLD_LOCAL, Arm.COLD, Arm.LOCAL),
+        (DIRECT_LOCAL, Arm.PREFILL_DIRECT, Arm.LOCAL),
     )
     found: list[Control] = []
     for kind, one, other in kinds:
@@ -95,7 +96,7 @@ def build_view(
     repeats = tuple(each for each in group.repeats.get(pair.repeats, ()) if (each.arm, each.number) != itself)
     again = tuple(compare(left, each.observation) for each in repeats if left is not None and each.observation)
     controls = tuple(control for each in everyone for control in each.controls)
-    why_not = _why_not_exact(group, pair, baseline, subject, everyone)
+    why_not = _why_not_exact(plan, group, pair, baseline, subject, everyone)
     if why_not is None and _noise_share(group, pair, controls) > NOISY_SHARE:
         why_not = "controls of this kind in other groups are not exact, so this one may be luck"
     proven = subject is not None and subject.proven
@@ -159,7 +160,8 @@ def _against_repeat(group: GroupView, pair: PairPlan, right: Observation | None)
 
 def _noise_share(group: GroupView, pair: PairPlan, controls: tuple[Control, ...]) -> float:
     """The share of other groups' controls of the same kind that were not exact; then even an exact one may be luck."""
-    kind = LOCAL_REPEAT if pair.kind is PairKind.EXTERNAL_VS_LOCAL else COLD_REPEAT
+    hits = pair.kind in (PairKind.EXTERNAL_VS_LOCAL, PairKind.TRANSFER_VS_DIRECT)
+    kind = LOCAL_REPEAT if hits else COLD_REPEAT
     others = [each.comparison.exact for each in controls if each.kind == kind and each.group != group.record.plan.id]
     return others.count(False) / len(others) if others else 0.0
 
@@ -193,6 +195,7 @@ def _control_of(group: GroupView, pair: PairPlan) -> Comparison | None:
 
 
 def _why_not_exact(
+    plan: Plan,
     group: GroupView,
     pair: PairPlan,
     baseline: Standing | None,
@@ -208,6 +211,24 @@ def _why_not_exact(
         return "the baseline's repeat did not come by its path"
     if not control.exact:
         return "the baseline's own repeat is not bit-equal"
+    return _why_another_shape(plan, group, pair, (baseline, subject), everyone)
+
+
+def _why_another_shape(
+    plan: Plan,
+    group: GroupView,
+    pair: PairPlan,
+    sides: tuple[Standing, Standing],
+    everyone: tuple[GroupView, ...],
+) -> str | None:
+    """Why baseline and subject may differ although nothing is wrong, or None if they may not."""
+    baseline, subject = sides
+    if pair.kind is PairKind.TRANSFER_VS_DIRECT:
+        if baseline.shape is None or baseline.shape != subject.shape:
+            return f"hit lengths differ: baseline {baseline.shape}, subject {subject.shape}"
+        if plan.deployment.alike or _most_exact(DIRECT_LOCAL, everyone, group):
+            return None
+        return "prefill and decode are not said to be alike, and other groups do not show it"
     if pair.kind is PairKind.EXTERNAL_VS_LOCAL:
         if baseline.endpoint != subject.endpoint:
             return "baseline and subject were served by different endpoints"
@@ -231,6 +252,18 @@ def proves_alignment(everyone: tuple[GroupView, ...], apart_from: GroupView) -> 
         if each is not apart_from and each.record.plan.aligned and any(c.kind == COLD_LOCAL for c in each.controls)
     ]
     return 2 * sum(shown) > len(shown)
+
+
+def _most_exact(kind: str, everyone: tuple[GroupView, ...], apart_from: GroupView) -> bool:
+    """Whether most controls of a kind in other groups are exact."""
+    seen = [
+        control.comparison.exact
+        for each in everyone
+        if each is not apart_from
+        for control in each.controls
+        if control.kind == kind
+    ]
+    return 2 * sum(seen) > len(seen)
 
 
 def with_leaks(plan: Plan, views: tuple[GroupView, ...]) -> tuple[GroupView, ...]:

@@ -39,6 +39,7 @@ class PairKind(str, Enum):
     EXTERNAL_VS_COLD = "external_vs_cold"
     LOCAL_VS_COLD = "local_vs_cold"
     COLD_VS_COLD_REPEAT = "cold_vs_cold_repeat"
+    TRANSFER_VS_DIRECT = "transfer_vs_direct"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from kvgate.domain.policy import Grade, Policy
 from kvgate.domain.probe import Arm
 from kvgate.domain.prompt import Family, Lexicon, Prompt, TooShortError, compose
 from kvgate.domain.reasons import Problem, Reason
-from kvgate.domain.recipe import arm_steps, pairs_of, short_control_pairs, short_control_steps, what_is_missing
+from kvgate.domain.recipe import Parts, arm_steps, pairs_of, short_control_pairs, short_control_steps, what_is_missing
 
 # How much longer each replacement waits for puts than the group before it.
 PATIENCE = 3.0
@@ -78,8 +78,9 @@ def make_plan(
 ) -> Plan:
     """The plan. Raises PlanError where the request contradicts itself or the deployment."""
     policy, limits, budget = rules
-    writer, reader, forcing = _parts(request, deployment)
-    steps = arm_steps(forcing, writer, reader, request.arms, request.salts_honoured, _can_drop(capabilities, reader))
+    parts, forcing = _parts(request, deployment)
+    writer, reader = parts.writer, parts.reader
+    steps = arm_steps(forcing, parts, request.arms, request.salts_honoured, _can_drop(capabilities, reader))
     builder = _GroupBuilder(request, geometry, prompts, steps, pairs_of(steps))
     groups, not_applicable, notes = _tier_groups(request, geometry, builder)
     if request.boundaries and groups:
@@ -135,13 +136,13 @@ def replacement_group(group: GroupPlan, number: int, prompts: PromptSource) -> G
     )
 
 
-def _parts(request: PlanRequest, deployment: Deployment) -> tuple[str, str, Forcing]:
+def _parts(request: PlanRequest, deployment: Deployment) -> tuple[Parts, Forcing]:
     combined = deployment.with_role(Role.COMBINED)
     if not combined:
         return _parts_behind(request, deployment)
     forcing = choose_forcing(request.forcing, len(combined))
     if forcing is Forcing.RESET_LOCAL:
-        return combined[0].name, combined[0].name, forcing
+        return Parts(combined[0].name, combined[0].name), forcing
     if len(combined) < 2:
         raise PlanError(
             f"forcing other_instance needs two combined endpoints on one pool, {deployment.name} has one; add the "
@@ -152,10 +153,10 @@ def _parts(request: PlanRequest, deployment: Deployment) -> tuple[str, str, Forc
             "forcing other_instance with salts: ignored leaves the reader no local baseline; use forcing: "
             "reset_local, or leave local and local_repeat out of gate.arms"
         )
-    return combined[0].name, combined[1].name, forcing
+    return Parts(combined[0].name, combined[1].name), forcing
 
 
-def _parts_behind(request: PlanRequest, deployment: Deployment) -> tuple[str, str, Forcing]:
+def _parts_behind(request: PlanRequest, deployment: Deployment) -> tuple[Parts, Forcing]:
     """A prefill/decode deployment: every probe goes through the gateway, and the prefill engines drop their caches."""
     gateways = deployment.with_role(Role.GATEWAY)
     if not gateways:
@@ -165,7 +166,10 @@ def _parts_behind(request: PlanRequest, deployment: Deployment) -> tuple[str, st
         )
     if request.forcing is Forcing.OTHER_INSTANCE:
         raise PlanError("forcing other_instance needs two combined endpoints; use reset_local behind a gateway")
-    return gateways[0].name, gateways[0].name, Forcing.RESET_LOCAL
+    prefill = deployment.with_role(Role.PREFILL)
+    # Of several prefill engines nobody knows which one holds the prompt.
+    alone = prefill[0].name if len(prefill) == 1 else None
+    return Parts(gateways[0].name, gateways[0].name, alone), Forcing.RESET_LOCAL
 
 
 def _route(deployment: Deployment) -> Route:
@@ -196,11 +200,11 @@ def _evidence_notes(policy: Policy, by_source_grade: Grade) -> tuple[str, ...]:
 
 
 def _route_notes(deployment: Deployment) -> tuple[str, ...]:
-    if _route(deployment) is Route.DIRECT:
+    if _route(deployment) is Route.DIRECT or len(deployment.with_role(Role.PREFILL)) == 1:
         return ()
     return (
-        "requests go through the gateway: every answer was transferred from prefill to decode, so a transfer that is "
-        "wrong in the same way every time is not seen",
+        "several prefill engines stand behind the gateway, so none can be asked alone: a transfer that is wrong in the "
+        "same way every time is not seen",
     )
 
 

@@ -25,6 +25,8 @@ class Arm(str, Enum):
     LOCAL_REPEAT = "local_repeat"
     EXTERNAL = "external"
     EXTERNAL_REPEAT = "external_repeat"
+    PREFILL_DIRECT = "prefill_direct"
+    PREFILL_DIRECT_REPEAT = "prefill_direct_repeat"
 
     @property
     def path(self) -> Path:
@@ -41,6 +43,8 @@ _PATHS = {
     Arm.LOCAL_REPEAT: Path.LOCAL,
     Arm.EXTERNAL: Path.EXTERNAL,
     Arm.EXTERNAL_REPEAT: Path.EXTERNAL,
+    Arm.PREFILL_DIRECT: Path.LOCAL,
+    Arm.PREFILL_DIRECT_REPEAT: Path.LOCAL,
 }
 
 

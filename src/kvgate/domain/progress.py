@@ -132,8 +132,11 @@ def is_void(plan: Plan, record: GroupRecord) -> bool:
     }
     if any(_lost_or_refused(record, step) for step, _ in standings.values() if step.path is Path.EXTERNAL):
         return False
-    ranks = {standing.evidence.rank for step, standing in standings.values() if step.path is not Path.COLD}
-    if len(ranks - {None}) > 1:
+    ranks: dict[str, set[str]] = {}
+    for step, standing in standings.values():
+        if step.path is not Path.COLD and standing.evidence.rank is not None:
+            ranks.setdefault(step.endpoint, set()).add(standing.evidence.rank)
+    if any(len(each) > 1 for each in ranks.values()):
         return True
     return any(_is_void(plan, record, step, standing) for step, standing in standings.values())
 

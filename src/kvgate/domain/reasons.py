@@ -62,6 +62,7 @@ class Reason(str, Enum):
     NOISE = "NOISE"
     DECLARED_LOSS = "DECLARED_LOSS"
     ALIGNMENT_UNPROVEN = "ALIGNMENT_UNPROVEN"
+    TRANSFER_UNPROVEN = "TRANSFER_UNPROVEN"
     RETRIED = "RETRIED"
 
 
@@ -274,6 +275,11 @@ REASONS: dict[Reason, ReasonText] = {
     Reason.DECLARED_LOSS: ReasonText(
         "The logprobs differ by less than the loss declared for this store.",
         "Nothing to do, if the declared bound is acceptable for your use.",
+    ),
+    Reason.TRANSFER_UNPROVEN: ReasonText(
+        "Answers that were transferred to decode differ from what prefill answers alone, in most groups.",
+        "Say in deployment.alike whether prefill and decode run alike: true makes any difference a failure, false allows "
+        "for one within the tolerance.",
     ),
     Reason.ALIGNMENT_UNPROVEN: ReasonText(
         "Aligned lengths were chosen, but no group showed cold equal to local at exactly 0.0.",

@@ -1,23 +1,37 @@
 """Which arms a group has under each way of forcing, and which pairs they make."""
 
+from dataclasses import dataclass
+
 from kvgate.domain.plan import ArmStep, Forcing, PairKind, PairPlan
 from kvgate.domain.probe import Arm, Path
 
 # Salts by letter: "a" is the prompt's own key space, "b" a fresh one for the repeat of the cold arm, "c" one
 # that only the external repeat reads, for readers whose local cache cannot be dropped.
 OWN, FRESH, SECOND = "a", "b", "c"
+DIRECT = (Arm.PREFILL_DIRECT, Arm.PREFILL_DIRECT_REPEAT)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Which endpoint fills the pool, which reads it, and which prefill engine behind them can answer alone."""
+
+    writer: str
+    reader: str
+    prefill: str | None = None
 
 
 def arm_steps(
-    forcing: Forcing, writer: str, reader: str, arms: frozenset[Arm], salts_honoured: bool, reader_drops: bool
+    forcing: Forcing, parts: Parts, arms: frozenset[Arm], salts_honoured: bool, reader_drops: bool
 ) -> tuple[ArmStep, ...]:
     """The arms of a full group in sending order.
 
     With ``reset_local`` one endpoint plays every part. With ``other_instance`` the writer fills the pool and
     the reader never computed the prompt under the pool's salt, so its first hit is external; the reader's own
     cold and local arms run under a fresh salt, which keeps baseline and subject on one endpoint.
-    ``reader_drops`` is whether the reader's local cache can be dropped.
+    ``reader_drops`` is whether the reader's local cache can be dropped. Where there is a prefill engine behind the
+    endpoint, it also answers alone: the only baseline that was not transferred.
     """
+    writer, reader = parts.writer, parts.reader
     own, fresh = (OWN, FRESH) if salts_honoured else (None, None)
     steps: tuple[ArmStep, ...]
     if forcing is Forcing.RESET_LOCAL:
@@ -25,6 +39,7 @@ def arm_steps(
             ArmStep(Arm.COLD, writer, Path.COLD, own),
             ArmStep(Arm.LOCAL, writer, Path.LOCAL, own),
             ArmStep(Arm.LOCAL_REPEAT, writer, Path.LOCAL, own),
+            *(ArmStep(arm, parts.prefill, Path.LOCAL, own) for arm in DIRECT if parts.prefill is not None),
             ArmStep(Arm.EXTERNAL, writer, Path.EXTERNAL, own, drop_local=True, settle=True),
             ArmStep(Arm.EXTERNAL_REPEAT, writer, Path.EXTERNAL, own, drop_local=True),
             ArmStep(Arm.COLD_REPEAT, writer, Path.COLD, fresh),
@@ -38,7 +53,7 @@ def arm_steps(
             ArmStep(Arm.EXTERNAL, reader, Path.EXTERNAL, own, settle=True),
             *_reader_repeat(writer, reader, own, reader_drops),
         )
-    wanted = arms | {Arm.POPULATE} if Arm.EXTERNAL_REPEAT in arms else arms
+    wanted = arms | set(DIRECT) | ({Arm.POPULATE} if Arm.EXTERNAL_REPEAT in arms else set())
     return tuple(step for step in steps if step.arm in wanted)
 
 
@@ -70,6 +85,7 @@ def pairs_of(steps: tuple[ArmStep, ...]) -> tuple[PairPlan, ...]:
         PairPlan(again[0], again[1], Arm.EXTERNAL_REPEAT, (Arm.EXTERNAL, Arm.EXTERNAL_REPEAT), again[2]),
         PairPlan(PairKind.EXTERNAL_VS_COLD, Arm.COLD, Arm.EXTERNAL, (Arm.EXTERNAL_REPEAT,), cold_control),
         PairPlan(PairKind.LOCAL_VS_COLD, Arm.COLD, Arm.LOCAL, (Arm.LOCAL_REPEAT,), cold_control),
+        PairPlan(PairKind.TRANSFER_VS_DIRECT, Arm.PREFILL_DIRECT, Arm.LOCAL, (Arm.LOCAL_REPEAT,), DIRECT),
     )
     return tuple(pair for pair in wanted if pair.baseline in arms and pair.subject in arms)
 

@@ -371,4 +371,6 @@ def path_named(plan: PairPlan, endpoint: str, problem: Problem | None) -> str:
         return f"external path: what was saved or loaded at {endpoint} differs from a cold run"
     if plan.kind is PairKind.LOCAL_VS_COLD:
         return f"local path: {endpoint}'s own prefix cache differs from a cold run"
+    if plan.kind is PairKind.TRANSFER_VS_DIRECT:
+        return f"transfer: what {endpoint} answers after prefill handed its KV to decode differs from prefill alone"
     return f"cold path: two cold runs at {endpoint} differ"

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from kvgate.domain.deployment import Role
 from kvgate.domain.evidence import VOIDING, WEAKENING, Evidence, exercised_problem, read_evidence, transfer_problem
 from kvgate.domain.history import DropOutcome
 from kvgate.domain.observation import Observation, Outcome
@@ -65,7 +66,9 @@ def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number
     unproven = exercised_problem(step.path, expected, evidence, plan.policy)
     if unproven is None and step.path is Path.EXTERNAL:
         unproven = _undropped(step, attempt, evidence)
-    if unproven is None and plan.route is Route.GATEWAY:
+    # The gateway's answers were transferred; an engine behind it that is asked alone transfers nothing.
+    through = plan.route is Route.GATEWAY and plan.deployment.endpoint(step.endpoint).role is Role.GATEWAY
+    if unproven is None and through:
         unproven = transfer_problem(group.length, evidence, plan.policy)
     own = group.step(Arm.COLD)
     fresh = step.salt is not None and own is not None and own.salt != step.salt
@@ -118,6 +121,10 @@ def _void(attempt: Attempt, evidence: Evidence) -> Problem | None:
     return evidence.first(*VOIDING)
 
 
+# Arms that must be local hits, in the order in which they are sent.
+_LOCAL_ARMS = (Arm.LOCAL, Arm.LOCAL_REPEAT, Arm.PREFILL_DIRECT, Arm.PREFILL_DIRECT_REPEAT)
+
+
 def standing_of(plan: Plan, record: GroupRecord, arm: Arm) -> Standing | None:
     """The standing of an arm: its first proven attempt, else its last; None if it was never tried."""
     step = record.plan.step(arm)
@@ -139,10 +146,8 @@ def standing_of(plan: Plan, record: GroupRecord, arm: Arm) -> Standing | None:
 def _before_contamination(plan: Plan, record: GroupRecord, weighed: list[Standing]) -> list[Standing]:
     """Local hits after an external load hold what was loaded: they are no baseline (design §3.2)."""
     found: list[Standing] = []
-    loaded = any(
-        standing.evidence.external
-        for standing in (repeats_of(plan, record, (Arm.LOCAL,)) if weighed[0].arm is Arm.LOCAL_REPEAT else ())
-    )
+    before = _LOCAL_ARMS[: _LOCAL_ARMS.index(weighed[0].arm)]
+    loaded = any(standing.evidence.external for standing in repeats_of(plan, record, before))
     for standing in weighed:
         problem = Problem(Reason.BASELINE_NOT_LOCAL, "an earlier attempt loaded this prompt from outside")
         found.append(replace(standing, unproven=standing.unproven or problem) if loaded else standing)

@@ -15,7 +15,8 @@ class Fault:
     """A named wrong (or merely odd) behaviour.
 
     ``preset``, ``topology``, ``dials`` and ``speculation`` are the deployment it shows on. ``lengths`` is how prompt
-    lengths have to be chosen, ``declared`` what the operator must have said of the store (the largest drift in nat).
+    lengths have to be chosen. ``alike`` is what the operator says of prefill and decode engines, ``declared`` what of
+    the store (the largest drift in nat).
     ``needs`` names traffic that is needed to bring it out and that the gate does not send; such a fault can be
     served, and no verdict is required.
     """
@@ -31,6 +32,7 @@ class Fault:
     dials: Dials = QUIET
     speculation: int = 0
     lengths: str = "aligned"
+    alike: bool | None = True
     declared: float | None = None
     needs: str = ""
 
@@ -41,7 +43,6 @@ _V4, _V41, _GDN, _SWA = "deepseek-v4-flash-32", "deepseek-v4.1", "gdn-hybrid", "
 _MIXED = "a request that is a local hit and an external hit at once"
 _BUSY = "requests at the same time"
 _CANCELS = "clients that go away"
-_DIRECT = "a baseline that was not transferred"
 
 
 def _bytes(name: str, sentence: str, models: str, preset: str = "dense", speculation: int = 0) -> Fault:
@@ -111,12 +112,13 @@ FAULTS: tuple[Fault, ...] = (
     Fault("state_saved_wrong", "the recurrent state is saved as zeros", "VL#53084", "save", _UNKNOWN, ("ALIGNMENT_UNPROVEN",), _GDN),
     Fault("hash_collision", "the key leaves out the prefix, so another prompt's block is served", "VA#10296", "key", _FAIL, _DIVERGED),
     # -- transfers from prefill to decode ---------------------------------------------------------------------
-    Fault("transfer_reversed", "transferred blocks arrive in reverse order", "VL#52234", "transfer", _FAIL, _DIVERGED, topology=Topology.PD, needs=_DIRECT),
-    Fault("transfer_foreign_tail", "the last transferred block is another prompt's", "VL#52234", "transfer", _FAIL, _DIVERGED, topology=Topology.PD, needs=_DIRECT),
-    Fault("transfer_relayout", "unequal tensor parallelism lays transferred KV out wrongly", "VA#12359", "transfer", _FAIL, _DIVERGED, topology=Topology.PD, needs=_DIRECT),
-    Fault("transfer_subtle", "one transferred block has the wrong scale", "VA#13439", "transfer", _FAIL, _DIVERGED, topology=Topology.PD, needs=_DIRECT),
+    Fault("transfer_reversed", "transferred blocks arrive in reverse order", "VL#52234", "transfer", _FAIL, _DIVERGED, topology=Topology.PD),
+    Fault("transfer_foreign_tail", "the last transferred block is another prompt's", "VL#52234", "transfer", _FAIL, _DIVERGED, topology=Topology.PD),
+    Fault("transfer_relayout", "unequal tensor parallelism lays transferred KV out wrongly", "VA#12359", "transfer", _FAIL, _DIVERGED, topology=Topology.PD),
+    Fault("transfer_subtle", "one transferred block has the wrong scale", "VA#13439", "transfer", _FAIL, _DIVERGED, topology=Topology.PD),
+    Fault("transfer_unsaid", "the same, and nobody says whether prefill and decode are alike", "VA#13439", "transfer", _UNKNOWN, ("TRANSFER_UNPROVEN",), topology=Topology.PD, alike=None),
     Fault("lease_expired", "transferred KV was freed and written over, differently each time", "VL#25897", "transfer", _FAIL, _DIVERGED, topology=Topology.PD),
-    Fault("stale_reference", "the transfer hands over an older prompt's KV", "VL#52234", "transfer", _FAIL, _DIVERGED, topology=Topology.PD, needs=_DIRECT),
+    Fault("stale_reference", "the transfer hands over an older prompt's KV", "VL#52234", "transfer", _FAIL, _DIVERGED, topology=Topology.PD),
     Fault("transfer_dropped", "the proxy drops the transfer parameters and decode computes all again", "VL#42644", "proxy", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",), topology=Topology.PD),
     Fault("decode_caches", "decode serves prompts from a cache of its own, which hides the transfer", "VA#7814", "proxy", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",), topology=Topology.PD),
     # -- answers ----------------------------------------------------------------------------------------------

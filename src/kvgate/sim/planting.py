@@ -352,4 +352,5 @@ ON_TRANSFER: dict[str, Callable[[Rows, Rows, int, int], None]] = {
     "transfer_relayout": _relayout,
     "lease_expired": _garbled,
     "transfer_subtle": _subtle,
+    "transfer_unsaid": _subtle,
 }
