@@ -13,6 +13,8 @@ class Reply:
 
     ``steps`` says how many tokens each streamed piece carries. ``transfer`` are parameters for another engine.
     ``broken_after`` ends a stream with an error after so many pieces; ``stop_reason`` is what vLLM calls that.
+    ``claimed`` is how many tokens the usage speaks of, where that is not their number; ``text_is_its_own`` whether the
+    text is what the IDs say.
     """
 
     ids: list[int]
@@ -25,6 +27,7 @@ class Reply:
     stop_reason: str | None = None
     broken_after: int | None = None
     claimed: int | None = None
+    text_is_its_own: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,5 +77,5 @@ ON_ANSWER: dict[str, Callable[[Reply, Spoiling], Reply]] = {
     "recomputed": lambda reply, _: replace(reply, stop_reason="recomputed"),
     "ids_missing": _ids_missing,
     "zero_logprobs": _zero_logprobs,
-    "leak": lambda reply, at: reply if at.foreign is None else replace(reply, text=at.foreign),
+    "leak": lambda reply, at: reply if at.foreign is None else replace(reply, text=at.foreign, text_is_its_own=False),
 }

@@ -96,8 +96,7 @@ def _head(chat: bool, kind: str) -> Body:
 
 def _choice(body: Body, chat: bool, reply: Reply, start: int, end: int, say: Say, part: str) -> Body:
     ids, last = reply.ids[start:end], end >= len(reply.ids)
-    own = reply.text == say(reply.ids)
-    text = say(ids) if own else reply.text if start == 0 else ""
+    text = say(ids) if reply.text_is_its_own else reply.text if start == 0 else ""
     choice: Body = {"index": 0, "finish_reason": reply.finish_reason if last else None, "stop_reason": None}
     if last and reply.stop_reason is not None:
         choice["stop_reason"] = reply.stop_reason

@@ -19,6 +19,7 @@ fixed length, never a matrix product whose shape depends on the prompt): that is
 answers equal to the last bit.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +50,7 @@ CONTEXT = 2
 # A record is found by more than the two tokens before it: shelf 17 and shelf 27 both end on "7:".
 PHRASE = 5
 PHRASES = 16381
+PHRASE_FACTORS = tuple(pow(4099, PHRASE - 1 - place, PHRASES) for place in range(PHRASE))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,8 +74,18 @@ class Weights:
     memory: Floats
 
 
+# Made once in a process, by seed: nobody changes weights, and a self-test makes a hundred deployments.
+_MADE: dict[int, Weights] = {}
+
+
 def make_weights(seed: int = 0) -> Weights:
     """The same weights from the same seed."""
+    if seed not in _MADE:
+        _MADE[seed] = _drawn(seed)
+    return _MADE[seed]
+
+
+def _drawn(seed: int) -> Weights:
     random = np.random.default_rng(seed)
     embeddings = _unit_rows(random, VOCABULARY)
     first, second = (np.linalg.qr(random.standard_normal((WIDTH, WIDTH)))[0].astype(np.float32) for _ in range(2))
@@ -154,106 +166,137 @@ def empty_sequence(preset: Preset, capacity: int) -> Sequence:
 
 
 def extend(weights: Weights, sequence: Sequence, ids: Ids) -> None:
-    """Take in further tokens. A sequence that was resumed goes on from the bytes it was given."""
-    step = sequence.preset.step
-    while len(ids):
-        # Up to the next possible end of a hit: beyond it, everything hangs on bytes that a hit would load.
-        count = min(len(ids), step - sequence.length % step)
-        _extend_within(weights, sequence, ids[:count])
-        ids = ids[count:]
-        if sequence.length % step == 0:
-            sequence.states[sequence.length] = {name: array.copy() for name, array in sequence.state.items()}
+    """Take in further tokens. A sequence that was resumed goes on from the bytes it was given.
 
-
-def _extend_within(weights: Weights, sequence: Sequence, ids: Ids) -> None:
+    Side state is kept as it stands at every possible end of a hit.
+    """
+    preset, arrays = sequence.preset, sequence.arrays
     start, end = sequence.length, sequence.length + len(ids)
-    arrays, preset = sequence.arrays, sequence.preset
     embedded = weights.embeddings[ids]
-    context = _context(sequence)
     known = np.concatenate([np.array(sequence.ids, np.int64), ids])
-    arrays["keys"][start:end] = _look_up(weights.keys, known, context, start % preset.step)
-    if "index" in arrays:
-        arrays["index"][start:end] = _look_up(weights.index, known, context, start % preset.step)
-    arrays["values"][start:end] = embedded + _memory(weights, sequence, ids, start) if preset.ngram else embedded
-    if "window" in arrays:
+    ends = range((start // preset.step + 1) * preset.step, end + 1, preset.step) if sequence.state else range(0)
+    kept: dict[int, dict[str, Array]] = {place: {} for place in ends}
+    arrays["values"][start:end] = embedded
+    if preset.ngram:
+        arrays["values"][start:end] += _memory(weights, sequence, ids, kept)
+    if preset.window:
         arrays["window"][start:end] = embedded
     if preset.recurrent:
-        sequence.state["recurrent"] = _decayed(sequence.state["recurrent"], embedded, start, preset.block)
-    sequence.length = end
+        sequence.state["recurrent"], seen = _decayed(sequence.state["recurrent"], embedded, start, preset.block)
+        for place, states in kept.items():
+            states["recurrent"] = seen[place]
     for ratio in preset.compressed:
-        _pool(sequence, embedded, ratio)
+        _pool(sequence, embedded, ratio, kept)
+    sequence.length = end
+    arrays["keys"][start:end] = _look_up(weights.keys, sequence, known, start)
+    if preset.top_k:
+        arrays["index"][start:end] = _look_up(weights.index, sequence, known, start)
+    sequence.states.update(kept)
     sequence.ids = tuple(int(token) for token in known[-PHRASE:])
+
+
+def _look_up(lookup: Lookup, sequence: Sequence, known: Ids, start: int) -> Floats:
+    """Rows made of the tokens before each position, from ``start`` on.
+
+    Right after a possible end of a hit the two tokens before come from the bytes at hand, not from their IDs: what a
+    hit loads is what counts there.
+    """
+    count, step = len(known) - PHRASE, sequence.preset.step
+    before = known[PHRASE - CONTEXT :]
+    rows = lookup.previous[before[1:-1]] + lookup.before[before[:-2]]
+    for offset in (0, 1):
+        places = np.arange(-(start - offset) % step, count, step)
+        if len(places):
+            bytes_of = _bytes_before(sequence, places + start, 2)
+            rows[places] = _times(lookup.before_map, bytes_of)
+            if offset == 0:
+                rows[places] += _times(lookup.previous_map, _bytes_before(sequence, places + start, 1))
+            else:
+                rows[places] += lookup.previous[before[places + 1]]
+    if count == 1:
+        rows += lookup.phrases[_phrase(known[:-1].tolist())]
+    else:
+        rows += lookup.phrases[_phrases(known)[:-1]]
+    return rows
+
+
+def _bytes_before(sequence: Sequence, places: Ids, distance: int) -> Floats:
+    """What the KV holds of the tokens so far before these places; zeros before the beginning."""
+    source = sequence.arrays["window" if sequence.preset.window else "values"]
+    rows: Floats = source[np.maximum(places - distance, 0)]
+    rows[places < distance] = 0.0
+    return rows
 
 
 def _context(sequence: Sequence) -> Floats:
     """The last two tokens as the KV at hand has them, oldest first."""
     source = sequence.rows("window" if sequence.preset.window else "values")[-CONTEXT:]
-    missing = np.zeros((CONTEXT - len(source), WIDTH), np.float32)
-    return np.concatenate([missing, source])
-
-
-def _look_up(lookup: Lookup, known: Ids, context: Floats, offset: int) -> Floats:
-    """Rows made of the two tokens before each position; right after a possible end of a hit, from the bytes."""
-    phrases = lookup.phrases[_phrases(known)[:-1]]
-    known = known[PHRASE - CONTEXT :]
-    rows = lookup.previous[known[1:-1]] + lookup.before[known[:-2]]
-    if offset == 0:
-        rows[0] = _times(lookup.previous_map, context[1:2])[0] + _times(lookup.before_map, context[0:1])[0]
-        if len(rows) > 1:
-            rows[1] = lookup.previous[known[2]] + _times(lookup.before_map, context[1:2])[0]
-    elif offset == 1:
-        rows[0] = lookup.previous[known[1]] + _times(lookup.before_map, context[0:1])[0]
-    return np.asarray(rows + phrases, dtype=np.float32)
+    if len(source) == CONTEXT:
+        return source
+    return np.concatenate([np.zeros((CONTEXT - len(source), WIDTH), np.float32), source])
 
 
 def _phrases(known: Ids) -> Ids:
     """For every run of PHRASE tokens, its row in the table of phrases."""
-    rows = np.zeros(len(known) - PHRASE + 1, np.int64)
-    for place in range(PHRASE):
-        rows = (rows * 4099 + known[place : place + len(rows)]) % PHRASES
-    return rows
+    rows = known[: len(known) - PHRASE + 1] * PHRASE_FACTORS[0]
+    for place in range(1, PHRASE):
+        rows += known[place : place + len(rows)] * PHRASE_FACTORS[place]
+    return rows % PHRASES
 
 
-def _memory(weights: Weights, sequence: Sequence, ids: Ids, start: int) -> Floats:
+def _phrase(ids: Iterable[int]) -> int:
+    """The same for one run, without the cost of arrays."""
+    return sum(token * factor for token, factor in zip(ids, PHRASE_FACTORS, strict=True)) % PHRASES
+
+
+def _memory(weights: Weights, sequence: Sequence, ids: Ids, kept: dict[int, dict[str, Array]]) -> Floats:
     """What the n-gram memory adds to each token: a row chosen by the token and the two before it."""
-    state = sequence.state["ngram"]
+    state, start = sequence.state["ngram"], sequence.length
     known = np.concatenate([state[:CONTEXT].astype(np.int64), ids])
     rows = weights.memory[(known[2:] * 31 + known[1:-1] * 17 + known[:-2] * 7) % MEMORY_ROWS]
-    summed = _decayed(state[CONTEXT:], rows, start, sequence.preset.block)
+    summed, seen = _decayed(state[CONTEXT:], rows, start, sequence.preset.block)
     sequence.state["ngram"] = np.concatenate([known[-CONTEXT:].astype(np.float32), summed])
+    for place, states in kept.items():
+        last = known[place - start : place - start + CONTEXT].astype(np.float32)
+        states["ngram"] = np.concatenate([last, seen[place]])
     return np.asarray(MEMORY_WEIGHT * rows, dtype=np.float32)
 
 
-def _decayed(state: Array, embedded: Floats, start: int, block: int) -> Floats:
-    """The recurrent state after further tokens, block by block."""
-    now = state.astype(np.float32)
-    head = min(len(embedded), -start % block)
-    whole = (len(embedded) - head) // block
-    parts = [
-        embedded[:head],
-        *embedded[head : head + whole * block].reshape(whole, block, WIDTH),
-        embedded[head + whole * block :],
-    ]
-    for part in parts:
-        if len(part):
-            powers = DECAY ** np.arange(len(part) - 1, -1, -1, dtype=np.float32)
-            now = DECAY ** np.float32(len(part)) * now + (powers[:, None] * part).sum(axis=0)
-    return now
+def _decayed(state: Array, rows: Floats, start: int, block: int) -> tuple[Floats, dict[int, Floats]]:
+    """A decayed sum after further rows, and as it stood at every block's edge, by tokens so far."""
+    now: Floats = state.astype(np.float32)
+    seen: dict[int, Floats] = {}
+    head = min(len(rows), -start % block)
+    whole = (len(rows) - head) // block
+    middle = rows[head : head + whole * block].reshape(whole, block, WIDTH)
+    place = start
+    for parts in (rows[None, :head], middle, rows[None, head + whole * block :]):
+        length = parts.shape[1]
+        if length == 0 or len(parts) == 0:
+            continue
+        powers = DECAY ** np.arange(length - 1, -1, -1, dtype=np.float32)
+        fades = DECAY ** np.float32(length)
+        for each in (powers[None, :, None] * parts).sum(axis=1):
+            now = fades * now + each
+            place += length
+            seen[place] = now
+    return now, seen
 
 
-def _pool(sequence: Sequence, embedded: Floats, ratio: int) -> None:
+def _pool(sequence: Sequence, embedded: Floats, ratio: int, kept: dict[int, dict[str, Array]]) -> None:
     """Entries of a compressed group: the mean of its tokens, and half of the mean before."""
     waiting = np.concatenate([sequence.pending[ratio], embedded])
     whole = len(waiting) // ratio
-    sequence.pending[ratio] = waiting[whole * ratio :].copy()
+    sequence.pending[ratio] = waiting[whole * ratio :]
     if whole == 0:
         return
+    name, first = f"carry{ratio}", (sequence.length - sequence.length % ratio) // ratio
     means = waiting[: whole * ratio].reshape(whole, ratio, WIDTH).mean(axis=1)
-    name = f"carry{ratio}"
     before = np.concatenate([sequence.state[name][None], means[:-1]])
-    end = sequence.length // ratio
-    sequence.arrays[f"c{ratio}"][end - whole : end] = means + CARRY_WEIGHT * before
-    sequence.state[name] = means[-1].copy()
+    sequence.arrays[f"c{ratio}"][first : first + whole] = means + CARRY_WEIGHT * before
+    sequence.state[name] = means[-1]
+    for place, states in kept.items():
+        states[name] = means[place // ratio - first - 1]
 
 
 def logits_of(weights: Weights, sequence: Sequence) -> Floats:
@@ -292,7 +335,7 @@ def _borrowed(sequence: Sequence, seen: slice | Ids, keys: Floats, values: Float
 
 
 def _query(lookup: Lookup, context: Floats, ids: tuple[int, ...]) -> Floats:
-    phrase = lookup.phrases[_phrases(np.array(ids, np.int64))[0]]
+    phrase = lookup.phrases[_phrase(ids)]
     return np.asarray(lookup.previous_map @ context[1] + lookup.before_map @ context[0] + phrase, dtype=np.float32)
 
 

@@ -1,7 +1,7 @@
 """Geometries the embedded engine can take: which KV groups it has, and the sizes that decide what can be a hit."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 SMALLEST_WINDOW = 16
 
@@ -31,16 +31,15 @@ class Preset:
     shards: int = 1
     retention: int = 0
     speculation: int = 0
+    # Hits come in whole granules: the least common multiple of the groups' block sizes.
+    granule: int = field(init=False)
+    # Distance between lengths at which a hit can end: granules at which side state was kept.
+    step: int = field(init=False)
 
-    @property
-    def granule(self) -> int:
-        """Hits come in whole granules: the least common multiple of the groups' block sizes."""
-        return math.lcm(*(self.block * ratio for ratio in (1, *self.compressed)))
-
-    @property
-    def step(self) -> int:
-        """Distance between lengths at which a hit can end: granules at which side state was kept."""
-        return math.lcm(self.granule, self.retention or self.granule)
+    def __post_init__(self) -> None:
+        granule = math.lcm(*(self.block * ratio for ratio in (1, *self.compressed)))
+        object.__setattr__(self, "granule", granule)
+        object.__setattr__(self, "step", math.lcm(granule, self.retention or granule))
 
     def groups(self) -> tuple[str, ...]:
         """The names of the KV groups, as they stand in object names."""
