@@ -46,8 +46,13 @@ def blamed(ruling: RunVerdict) -> set[str]:
     return {pair.attribution.split(":")[0] for group in ruling.groups for pair in group.pairs if pair.attribution}
 
 
-def test_a_healthy_deployment_passes_with_proof_on_both_sides(tmp_path: Path) -> None:
-    ruling = gated(tmp_path)
+# Through the proxy, and, where the configuration names none, in two legs that kvgate sends itself.
+ROUTES = pytest.mark.parametrize("leave_out", ["", "gateway"], ids=["gateway", "two legs"])
+
+
+@ROUTES
+def test_a_healthy_deployment_passes_with_proof_on_both_sides(leave_out: str, tmp_path: Path) -> None:
+    ruling = gated(tmp_path, leave_out=leave_out)
     assert ("PASS", set()) == (ruling.verdict.value, blamed(ruling))
     arms = {arm.arm: arm for arm in ruling.groups[0].arms}
     assert (0, ruling.groups[0].expected_external) == (arms[Arm.EXTERNAL].local, arms[Arm.EXTERNAL].external)
@@ -55,14 +60,15 @@ def test_a_healthy_deployment_passes_with_proof_on_both_sides(tmp_path: Path) ->
     assert all(arm.proven for arm in arms.values())
 
 
+@ROUTES
 @pytest.mark.parametrize(("fault", "part"), [
     ("zero_block", "external path"),
     ("transfer_subtle", "transfer"),
     ("transfer_reversed", "transfer"),
     ("stale_reference", "transfer"),
 ])  # fmt: skip
-def test_the_guilty_part_is_named(fault: str, part: str, tmp_path: Path) -> None:
-    ruling = gated(tmp_path, fault)
+def test_the_guilty_part_is_named(fault: str, part: str, leave_out: str, tmp_path: Path) -> None:
+    ruling = gated(tmp_path, fault, leave_out)
     assert "FAIL" == ruling.verdict.value
     assert part in blamed(ruling)
     if part == "external path":
@@ -93,7 +99,13 @@ def test_hits_on_the_decode_side_never_stand_for_the_pool(tmp_path: Path) -> Non
     assert ("INCONCLUSIVE", "PATH_NOT_EXERCISED") == (ruling.verdict.value, ruling.reasons[0].reason.value)
 
 
+def test_two_legs_show_what_the_proxy_hides(tmp_path: Path) -> None:
+    # The proxy drops the transfer parameters; without it the transfer is whole.
+    assert "INCONCLUSIVE" == gated(tmp_path, "transfer_dropped").verdict.value
+    assert "PASS" == gated(tmp_path, "transfer_dropped", leave_out="gateway").verdict.value
+
+
 @pytest.mark.parametrize("missing", ["prefill", "decode"])
-def test_every_engine_behind_the_gateway_must_be_named(missing: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="every prefill and decode engine behind it"):
+def test_every_prefill_and_decode_engine_must_be_named(missing: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="every prefill and decode engine with its role"):
         gated(tmp_path, leave_out=missing)

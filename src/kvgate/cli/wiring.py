@@ -75,13 +75,15 @@ class Connection:
         if combined:
             return tuple(Entry(link.engine, link, link) for link in combined)
         gateways, prefill, decode = (self._with(role) for role in (Role.GATEWAY, Role.PREFILL, Role.DECODE))
-        if not (gateways and prefill and decode):
+        if not (prefill and decode):
             raise ConfigError(
                 "deployment.endpoints: none has the role combined; give the engine's own address that role, or, for "
-                "a prefill/decode deployment, its gateway and every prefill and decode engine behind it, each with its "
-                "role"
+                "a prefill/decode deployment, every prefill and decode engine with its role, and the gateway in front "
+                "of them"
             )
         behind = tuple(link.engine for link in prefill), tuple(link.engine for link in decode)
+        if not gateways:
+            return (Entry(GatewayEngine(None, *behind), decode[0], prefill[0]),)
         return (Entry(GatewayEngine(gateways[0].engine, *behind), gateways[0], prefill[0]),)
 
     def engines(self) -> dict[str, Engine]:

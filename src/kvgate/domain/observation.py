@@ -37,6 +37,7 @@ class Observation:
     ``token_ids`` has n entries, or is None where the server gave none; ``logprobs`` are the chosen tokens'
     (natural logarithm, n entries); ``top_ids`` and ``top_logprobs`` are n rows of the k most likely tokens.
     ``prompt_echoed`` is whether the prompt IDs the server says it saw equal those sent; None if it said nothing.
+    ``transfer`` are the parameters (JSON) by which a decode engine may fetch this prompt's KV, where there were any.
     ``marks`` are things worth knowing that are no error: ``retried``, ``recomputed``, ``no-done-marker``.
     """
 
@@ -53,6 +54,7 @@ class Observation:
     prompt_echoed: bool | None = None
     timing: Timing | None = None
     marks: tuple[str, ...] = ()
+    transfer: str | None = None
 
     @property
     def ok(self) -> bool:

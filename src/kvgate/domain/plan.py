@@ -18,10 +18,12 @@ class Forcing(str, Enum):
 
 
 class Route(str, Enum):
-    """How requests reach the engine: straight, or through the deployment's own gateway."""
+    """How requests reach the engine: straight, through the deployment's own gateway, or first to prefill and then,
+    with what it returned, to decode."""
 
     DIRECT = "direct"
     GATEWAY = "gateway"
+    TWO_LEG = "two_leg"
 
 
 class Purpose(str, Enum):

@@ -157,23 +157,25 @@ def _parts(request: PlanRequest, deployment: Deployment) -> tuple[Parts, Forcing
 
 
 def _parts_behind(request: PlanRequest, deployment: Deployment) -> tuple[Parts, Forcing]:
-    """A prefill/decode deployment: every probe goes through the gateway, and the prefill engines drop their caches."""
-    gateways = deployment.with_role(Role.GATEWAY)
-    if not gateways:
+    """A prefill/decode deployment: every probe goes through both sides, and the prefill engines drop their caches."""
+    entries = deployment.with_role(Role.GATEWAY) or deployment.with_role(Role.DECODE)
+    prefill = deployment.with_role(Role.PREFILL)
+    if not (entries and prefill):
         raise PlanError(
-            "no endpoint has the role combined or gateway; give the engine's own address with role: combined, or the "
-            "gateway's with role: gateway"
+            "no endpoint has the role combined, and a prefill/decode deployment needs a prefill engine and a gateway "
+            "or decode engine; give each endpoint its role"
         )
     if request.forcing is Forcing.OTHER_INSTANCE:
-        raise PlanError("forcing other_instance needs two combined endpoints; use reset_local behind a gateway")
-    prefill = deployment.with_role(Role.PREFILL)
-    # Of several prefill engines nobody knows which one holds the prompt.
-    alone = prefill[0].name if len(prefill) == 1 else None
-    return Parts(gateways[0].name, gateways[0].name, alone), Forcing.RESET_LOCAL
+        raise PlanError("forcing other_instance needs two combined endpoints; use reset_local for prefill and decode")
+    # Of several prefill engines behind a gateway nobody knows which one holds the prompt.
+    alone = prefill[0].name if len(prefill) == 1 or _route(deployment) is Route.TWO_LEG else None
+    return Parts(entries[0].name, entries[0].name, alone), Forcing.RESET_LOCAL
 
 
 def _route(deployment: Deployment) -> Route:
-    return Route.DIRECT if deployment.with_role(Role.COMBINED) else Route.GATEWAY
+    if deployment.with_role(Role.COMBINED):
+        return Route.DIRECT
+    return Route.GATEWAY if deployment.with_role(Role.GATEWAY) else Route.TWO_LEG
 
 
 def _can_drop(capabilities: tuple[Capabilities, ...], endpoint: str) -> bool:
@@ -200,7 +202,7 @@ def _evidence_notes(policy: Policy, by_source_grade: Grade) -> tuple[str, ...]:
 
 
 def _route_notes(deployment: Deployment) -> tuple[str, ...]:
-    if _route(deployment) is Route.DIRECT or len(deployment.with_role(Role.PREFILL)) == 1:
+    if _route(deployment) is not Route.GATEWAY or len(deployment.with_role(Role.PREFILL)) == 1:
         return ()
     return (
         "several prefill engines stand behind the gateway, so none can be asked alone: a transfer that is wrong in the "

@@ -66,8 +66,8 @@ def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number
     unproven = exercised_problem(step.path, expected, evidence, plan.policy)
     if unproven is None and step.path is Path.EXTERNAL:
         unproven = _undropped(step, attempt, evidence)
-    # The gateway's answers were transferred; an engine behind it that is asked alone transfers nothing.
-    through = plan.route is Route.GATEWAY and plan.deployment.endpoint(step.endpoint).role is Role.GATEWAY
+    # A prefill engine that is asked alone transfers nothing; every other answer was transferred.
+    through = plan.route is not Route.DIRECT and plan.deployment.endpoint(step.endpoint).role is not Role.PREFILL
     if unproven is None and through:
         unproven = transfer_problem(group.length, evidence, plan.policy)
     own = group.step(Arm.COLD)

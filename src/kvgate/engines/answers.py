@@ -1,5 +1,6 @@
 """Putting an answer together from the JSON objects an engine sends, streamed or whole."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -70,6 +71,7 @@ class AnswerBuilder:
     finish_reason: str | None = None
     usage: Usage | None = None
     echoed: bool | None = None
+    transfer: str | None = None
     marks: list[str] = field(default_factory=list)
 
     def take(self, chunk: Mapping[str, Any]) -> bool:
@@ -85,6 +87,8 @@ class AnswerBuilder:
         message = None if chunk.keys() <= USUAL_KEYS else error_text(chunk)
         if message is not None:
             raise ServerError(message)
+        if isinstance(chunk.get("kv_transfer_params"), dict):
+            self.transfer = json.dumps(chunk["kv_transfer_params"], separators=(",", ":"))
         if isinstance(chunk.get("usage"), dict):
             self.usage = _usage(chunk["usage"])
         choices = chunk.get("choices")
@@ -154,6 +158,7 @@ class AnswerBuilder:
             prompt_echoed=self.echoed,
             timing=timing,
             marks=tuple(self.marks),
+            transfer=self.transfer,
         )
 
 

@@ -1,5 +1,6 @@
 """One endpoint of an OpenAI-compatible engine, as the gate's Engine port."""
 
+import json
 import ssl
 from dataclasses import dataclass, field, replace
 
@@ -81,26 +82,31 @@ class HttpEngine:
 
     async def complete(self, probe: Probe, body: Body) -> Observation:
         """Send one probe and wait for the whole answer."""
+        return await self.leg(probe, body, None)
+
+    async def leg(self, probe: Probe, body: Body, transfer: str | None, prefill_only: bool = False) -> Observation:
+        """Send one leg of a probe: with transfer parameters (JSON), and, to prefill, for one token in one piece."""
         if not isinstance(body, EncodedPrompt):
             raise TypeError("the body was not encoded by this engine")
         settings = self._settings
+        stream, count = settings.stream and not prefill_only, 1 if prefill_only else probe.max_tokens
         fields: dict[str, object] = {
             "model": settings.model,
             **dict(self._dialect.fixed_fields),
             **dict.fromkeys(self._id_fields, True),
-            "max_tokens": probe.max_tokens,
+            "max_tokens": count,
             "logprobs": settings.logprobs,
             "ignore_eos": settings.ignore_eos,
-            "stream": settings.stream,
+            "stream": stream,
         }
-        if settings.stream:
+        if transfer is not None:
+            fields["kv_transfer_params"] = json.loads(transfer)
+        if stream:
             fields["stream_options"] = {"include_usage": True}
         if probe.salt is not None:
             fields["cache_salt"] = probe.salt
-        request_id = f"kvgate-{settings.run_id}-{probe.id}"
-        seen = await self._wire.complete(
-            request_body(fields, body), body, request_id, settings.stream, probe.max_tokens
-        )
+        request_id = f"kvgate-{settings.run_id}-{probe.id}{'-prefill' if prefill_only else ''}"
+        seen = await self._wire.complete(request_body(fields, body), body, request_id, stream, count)
         if settings.secret is None:
             return seen
         return replace(seen, detail=settings.hide(seen.detail), text=settings.hide(seen.text))

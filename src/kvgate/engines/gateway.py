@@ -1,9 +1,12 @@
 """A prefill/decode deployment behind its gateway, as the gate's Engine port: requests go through the entry that users
 call, evidence is read from the engines behind it."""
 
+import json
+from dataclasses import replace
+
 from kvgate.domain.counters import Counter, Counters, Reading
 from kvgate.domain.history import DropOutcome
-from kvgate.domain.observation import Observation
+from kvgate.domain.observation import Observation, Timing
 from kvgate.domain.probe import Probe
 from kvgate.domain.prompt import Ids
 from kvgate.engines.engine import HttpEngine
@@ -19,17 +22,37 @@ _ON_DECODE = {
 }
 
 
-class GatewayEngine:
-    """Sends probes through a gateway; drops caches of, and reads counters from, the engines behind it."""
+# What asks a prefill engine to hold the KV for another.
+REMOTE_DECODE = json.dumps(
+    {
+        "do_remote_decode": True,
+        "do_remote_prefill": False,
+        "remote_engine_id": None,
+        "remote_block_ids": None,
+        "remote_host": None,
+        "remote_port": None,
+    }
+)
 
-    def __init__(self, entry: HttpEngine, prefill: tuple[HttpEngine, ...], decode: tuple[HttpEngine, ...]) -> None:
-        self._entry = entry
+
+class GatewayEngine:
+    """Sends probes through a gateway; drops caches of, and reads counters from, the engines behind it.
+
+    Without an entry it plays the gateway itself: it sends every probe to the first prefill engine, for one token, and
+    then to the first decode engine, with the transfer parameters that came back.
+    """
+
+    def __init__(
+        self, entry: HttpEngine | None, prefill: tuple[HttpEngine, ...], decode: tuple[HttpEngine, ...]
+    ) -> None:
+        self._through = entry
+        self._entry = entry if entry is not None else decode[0]
         self._prefill = prefill
         self._decode = decode
 
     @property
     def name(self) -> str:
-        """The gateway's name in the deployment."""
+        """The name of the endpoint that answers: the gateway, or the decode engine."""
         return self._entry.name
 
     def encode(self, ids: Ids) -> Body:
@@ -37,8 +60,17 @@ class GatewayEngine:
         return self._entry.encode(ids)
 
     async def complete(self, probe: Probe, body: Body) -> Observation:
-        """Send one probe through the gateway."""
-        return await self._entry.complete(probe, body)
+        """Send one probe through the gateway, or in two legs."""
+        if self._through is not None:
+            return await self._through.complete(probe, body)
+        first = await self._prefill[0].leg(probe, body, REMOTE_DECODE, prefill_only=True)
+        if not first.ok:
+            return replace(first, detail=f"{self._prefill[0].name}, prefill leg: {first.detail}")
+        # Without parameters the decode engine computes all again, which its counters will show.
+        second = await self._entry.leg(probe, body, first.transfer)
+        if not second.ok:
+            return replace(second, detail=f"{self._entry.name}, decode leg: {second.detail}")
+        return replace(second, timing=_together(first.timing, second.timing), transfer=first.transfer)
 
     async def drop_local(self) -> DropReply:
         """Drop the prefix caches behind the gateway. Gateways drop the engines' answers, so each engine is asked.
@@ -70,6 +102,14 @@ class GatewayEngine:
             if not await engine.alive():
                 return False
         return True
+
+
+def _together(first: Timing | None, second: Timing | None) -> Timing | None:
+    """The time of both legs; the first token counts when it comes from the second."""
+    if first is None or second is None:
+        return second
+    token = None if second.first_token_s is None else first.total_s + second.first_token_s
+    return Timing(token, first.total_s + second.total_s)
 
 
 def _named(name: str, counters: Counters, decoding: bool) -> list[Reading]:
