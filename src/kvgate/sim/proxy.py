@@ -62,8 +62,6 @@ class Proxy:
         params = told.get("kv_transfer_params")
         second = body if self._fault == "transfer_dropped" else {**body, "kv_transfer_params": params}
         decoded = await call("POST", self.decode[number % len(self.decode)] + request.path, json.dumps(second).encode())
-        if decoded.status != 200 and self._fault == "empty_200":
-            return HttpAnswer(200, "application/json")
         cached = (told["usage"].get("prompt_tokens_details") or {}).get("cached_tokens")
         if decoded.status == 200 and "event-stream" in decoded.content_type:
             return HttpAnswer(
