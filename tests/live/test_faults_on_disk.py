@@ -59,7 +59,8 @@ def test_a_fault_fails_exactly_if_it_changes_an_output(lab: Lab, fault: str) -> 
     assert pair["ids_equal"] == raw["ids_equal"]
     # The gate also counts what is certain of tokens that only one side lists, so it never sees less than plain HTTP.
     assert pair["max_drift"] >= raw["drift"] * (1 - 1e-6)
-    assert (pair["max_drift"] == 0.0) == (raw["drift"] == 0.0)
+    # Plain HTTP sees no drift where the two sides' likeliest tokens have none in common: then the IDs tell.
+    assert (pair["max_drift"] == 0.0) == (not raw["changed"])
     assert gated.code == (1 if raw["changed"] else 0)
     assert ("external path" in (pair["attribution"] or "")) == raw["changed"]
 
