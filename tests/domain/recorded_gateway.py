@@ -1,0 +1,231 @@
+"""Written histories of prefill/decode deployments: requests through the gateway, and prefill answering alone."""
+
+from dataclasses import replace
+
+from kvgate.domain.counters import Counter, Counters
+from kvgate.domain.deployment import Deployment, Endpoint, Role
+from kvgate.domain.history import Entry
+from kvgate.domain.plan import Forcing, GroupPlan, Plan, Route
+from kvgate.domain.policy import Policy
+from kvgate.domain.probe import Arm, Path
+from kvgate.domain.recipe import Parts, arm_steps, pairs_of
+from tests.domain.judging import OTHER, SUBJECTS
+from tests.domain.making import (
+    ARMS,
+    BY_PATH,
+    HIT,
+    LENGTH,
+    TOKENS,
+    Answers,
+    answer,
+    counters,
+    group_plan,
+    run_plan,
+    with_usage,
+)
+from tests.domain.recorded_case import Case, Given, Readings, history, of_run
+from tests.domain.recorded_evidence import open_by, without
+
+DIRECT = (Arm.PREFILL_DIRECT, Arm.PREFILL_DIRECT_REPEAT)
+THROUGH = frozenset(ARMS)
+SPLIT = {Path.COLD: (LENGTH, 0, 0), Path.LOCAL: (LENGTH - HIT, HIT, 0), Path.EXTERNAL: (LENGTH - HIT, 0, HIT)}
+
+
+def passed_on(path: Path, **more: int) -> Counters:
+    """What P and D count of one request by a path: D gets all but the last token by transfer."""
+    decode = {"decode_prompt": LENGTH, "decode_computed": 1, "decode_local": 0, "transferred": LENGTH - 1}
+    return counters(*SPLIT[path], rank="0", **(decode | more))
+
+
+def group(name: str = "g1") -> GroupPlan:
+    steps = arm_steps(Forcing.RESET_LOCAL, Parts("g", "g", "p"), ARMS, salts_honoured=True, reader_drops=True)
+    return replace(group_plan(name), steps=steps, pairs=pairs_of(steps))
+
+
+def plan_of(*groups: GroupPlan, alike: bool | None = True, policy: Policy | None = None) -> Plan:
+    endpoints = (
+        Endpoint("g", Role.GATEWAY, "http://127.0.0.1:1"),
+        Endpoint("p", Role.PREFILL, "http://127.0.0.1:2"),
+        Endpoint("d", Role.DECODE, "http://127.0.0.1:3"),
+    )
+    deployment = Deployment("pd", "vllm", "m", endpoints, alike)
+    return replace(run_plan(*groups, policy=policy), deployment=deployment, route=Route.GATEWAY)
+
+
+def passed(made: GroupPlan, answers: Given | None = None, readings: Readings | None = None) -> list[Entry]:
+    """The history of one group whose requests came through the gateway as they should."""
+    base: Readings = {step.arm: passed_on(step.path) for step in made.steps if step.endpoint == "g"}
+    return history(made, answers, {**base, **(readings or {})})
+
+
+def through(
+    name: str,
+    required: str,
+    answers: Given | None = None,
+    readings: Readings | None = None,
+    alike: bool | None = True,
+    others: tuple[Given, ...] = (),
+) -> Case:
+    """A run through the gateway: the group, and others beside it."""
+    beside = [group(f"o{number}") for number in range(len(others))]
+    histories = [passed(made, given) for made, given in zip(beside, others, strict=True)]
+    plan = plan_of(group(), *beside, alike=alike)
+    return of_run(f"gateway: {name}", required, plan, passed(group(), answers, readings), *histories)
+
+
+def transferred(name: str, required: str, **more: int) -> Case:
+    """External hits for which the decode engine counts something else."""
+    return through(name, required, {}, {arm: passed_on(Path.EXTERNAL, **more) for arm in SUBJECTS})
+
+
+def lenient(name: str, required: str, moved: int) -> Case:
+    """External hits of which half suffices, and so many tokens transferred."""
+    made = group()
+    plan = plan_of(made, policy=Policy(exercised_share=0.5))
+    readings = dict.fromkeys(SUBJECTS, passed_on(Path.EXTERNAL, transferred=moved))
+    return of_run(f"gateway: {name}", required, plan, passed(made, {}, readings))
+
+
+APART: Answers = dict.fromkeys(DIRECT, answer(shift=0.02))
+FAR: Answers = dict.fromkeys(DIRECT, answer(OTHER))
+QUIET: Answers = {}
+
+TRANSFER = (
+    lenient("just half transferred, where half is enough", "PASS", 49),
+    lenient("less than half transferred, where half is enough", open_by("TRANSFER_NOT_EXERCISED"), 48),
+    through(
+        "transferred tokens are not counted",
+        open_by("TRANSFER_NOT_EXERCISED"),
+        {},
+        dict.fromkeys(SUBJECTS, without(passed_on(Path.EXTERNAL), Counter.TRANSFERRED)),
+    ),
+    through(
+        "decode's own hits are not counted",
+        open_by("TRANSFER_NOT_EXERCISED"),
+        {},
+        dict.fromkeys(SUBJECTS, without(passed_on(Path.EXTERNAL), Counter.DECODE_LOCAL)),
+    ),
+    through("equal", "PASS"),
+    transferred("all but one token transferred", "PASS", transferred=LENGTH - 1),
+    transferred("all tokens transferred", "PASS", transferred=LENGTH),
+    transferred("just enough transferred", "PASS", transferred=94),
+    transferred("one token too few transferred", open_by("TRANSFER_NOT_EXERCISED"), transferred=93),
+    transferred("nothing transferred", open_by("TRANSFER_NOT_EXERCISED"), transferred=0),
+    transferred("more transferred than sent", "INCONCLUSIVE FOREIGN_TRAFFIC TIER_NOT_COVERED", transferred=LENGTH + 1),
+    transferred("decode hits its own cache", open_by("TRANSFER_NOT_EXERCISED"), decode_local=1),
+    through(
+        "decode counts nothing",
+        open_by("TRANSFER_NOT_EXERCISED"),
+        {},
+        dict.fromkeys(SUBJECTS, BY_PATH[Path.EXTERNAL]),
+    ),
+    through(
+        "decode counts nothing at the cold run",
+        "INCONCLUSIVE TRANSFER_NOT_EXERCISED TIER_NOT_COVERED",
+        {},
+        {Arm.COLD: BY_PATH[Path.COLD]},
+    ),
+    through(
+        "decode counts nothing at the local hit",
+        "INCONCLUSIVE TRANSFER_NOT_EXERCISED TIER_NOT_COVERED",
+        {},
+        {Arm.LOCAL: BY_PATH[Path.LOCAL]},
+    ),
+    through(
+        "cached tokens of somebody behind the gateway",
+        "PASS",
+        dict.fromkeys(SUBJECTS, with_usage(answer(), len(TOKENS), LENGTH - 1)),
+    ),
+    through(
+        "cached tokens of prefill alone",
+        "INCONCLUSIVE SENSOR_CONFLICT TIER_NOT_COVERED",
+        dict.fromkeys(DIRECT, with_usage(answer(), len(TOKENS), LENGTH - 1)),
+    ),
+    through(
+        "not local, and not transferred",
+        "INCONCLUSIVE BASELINE_NOT_LOCAL TIER_NOT_COVERED",
+        {},
+        {Arm.LOCAL: passed_on(Path.COLD, transferred=0)},
+    ),
+)
+
+ALIKE = (
+    through("drift from the pool", "FAIL DRIFT", dict.fromkeys(SUBJECTS, answer(shift=0.02))),
+    through("drift by the transfer", "FAIL DRIFT", APART),
+    through("other tokens by the transfer", "FAIL DIVERGED", FAR),
+    through("drift by the transfer, engines not said to be alike", "INCONCLUSIVE TRANSFER_UNPROVEN", APART, alike=None),
+    through(
+        "drift by the transfer, as of others",
+        "INCONCLUSIVE TRANSFER_UNPROVEN",
+        APART,
+        alike=None,
+        others=(APART, APART),
+    ),
+    through("drift by the transfer, not so of others", "FAIL DRIFT", APART, alike=None, others=(QUIET, QUIET)),
+    through(
+        "drift by the transfer, not so of half the others",
+        "INCONCLUSIVE TRANSFER_UNPROVEN",
+        APART,
+        alike=None,
+        others=(QUIET, APART),
+    ),
+    through("drift by the transfer, engines said to differ", "PASS", APART, alike=False),
+    through("other tokens, engines said to differ", "FAIL DIVERGED", FAR, alike=False),
+    through(
+        "drift by the transfer, prefill noisy, too",
+        "INCONCLUSIVE TRANSFER_UNPROVEN",
+        {**APART, DIRECT[1]: answer(shift=0.04)},
+        alike=None,
+    ),
+    through(
+        "drift by the transfer, local hits noisy, too",
+        "PASS",
+        {**APART, Arm.LOCAL_REPEAT: answer(shift=0.04)},
+        alike=None,
+    ),
+    through("another hit length of prefill alone", "PASS", APART, dict.fromkeys(DIRECT, counters(LENGTH - 78, 78, 0))),
+    through(
+        "prefill alone was a miss",
+        "INCONCLUSIVE BASELINE_NOT_LOCAL TIER_NOT_COVERED",
+        APART,
+        dict.fromkeys(DIRECT, counters(LENGTH, 0, 0)),
+    ),
+    through(
+        "prefill alone is no longer reached",
+        "INCONCLUSIVE COUNTERS_UNREADABLE TIER_NOT_COVERED",
+        {},
+        dict.fromkeys(DIRECT),
+    ),
+)
+
+
+def envelope(name: str, required: str, noisy: Arm) -> Case:
+    """A group whose own repeats are noisy, among eight whose repeats of one kind are a little noisy."""
+    own: Answers = {
+        Arm.LOCAL: answer(shift=-0.45),
+        Arm.LOCAL_REPEAT: answer(shift=-0.45),
+        DIRECT[1]: answer(shift=0.01),
+        **dict.fromkeys(SUBJECTS, answer(shift=-0.45)),
+    }
+    return through(name, required, own, alike=False, others=({noisy: answer(shift=-0.02)},) * 8)
+
+
+def aligned() -> Case:
+    """Drift by the transfer at an aligned length that others prove; nobody says that the engines are alike."""
+    made = [replace(group(f"g{number}"), aligned=True) for number in range(3)]
+    histories = [passed(each, APART) for each in made]
+    return of_run(
+        "gateway: aligned, drift by every transfer",
+        "INCONCLUSIVE TRANSFER_UNPROVEN",
+        plan_of(*made, alike=None),
+        *histories,
+    )
+
+
+ENVELOPE = (
+    aligned(),
+    envelope("repeats of hits inform the transfer", "FAIL DIVERGED", Arm.LOCAL_REPEAT),
+    envelope("cold repeats do not inform the transfer", "FAIL DIVERGED", Arm.COLD_REPEAT),
+)
+
+CASES: tuple[Case, ...] = (*TRANSFER, *ALIKE, *ENVELOPE)
