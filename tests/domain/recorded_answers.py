@@ -232,7 +232,10 @@ TEXT: Answers = dict.fromkeys(ARMS, text_only("one"))
 TEXT_OK = Policy(accept_text_only=True, accept_ids_only=True)
 
 
+NO_TOKENS = replace(text_only("one"), usage=Usage(LENGTH, 0))
 GRADES = (
+    of_one("a text of no tokens, of the baseline", open_by("EMPTY"), {**TEXT, Arm.LOCAL: NO_TOKENS}, policy=TEXT_OK),
+    of_one("a text of no tokens, of the subject", open_by("EMPTY"), {**TEXT, **both(NO_TOKENS)}, policy=TEXT_OK),
     of_one("seven tokens", open_by("TOO_SHORT"), SHORT_IDS),
     of_one("seven tokens, accepted", "PASS", SHORT_IDS, policy=Policy(min_output_tokens=7)),
     of_one("eight tokens", "PASS", EIGHT),

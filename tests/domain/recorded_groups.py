@@ -159,6 +159,8 @@ def rank(reading: Counters, engine: str) -> Counters:
 TWO = (
     read("equal", "PASS", {}),
     read("equal, with a second key space", "PASS", {}, drops=False),
+    # The writer finds a prompt under a salt it has never seen: whoever shares the pool reads everybody's keys.
+    read("populate is a hit", "INCONCLUSIVE SALT_IGNORED", {Arm.POPULATE: [Try(after=LOCAL)]}, drops=False),
     read("drift", "FAIL DRIFT", {arm: [Try(answer(shift=0.02))] for arm in SUBJECTS}),
     read("other tokens", "FAIL DIVERGED", {arm: [Try(answer(OTHER))] for arm in SUBJECTS}),
     read("refused", "FAIL SUBJECT_REFUSED", {Arm.EXTERNAL: [Try(refused()), Try(refused())]}),
@@ -271,6 +273,13 @@ def recalled_beside(name: str, required: str, other: Given, *answers: Given) -> 
 BESIDE = (
     recalled_beside("lost, and by another group's control, too", "PASS", {Arm.COLD_REPEAT: SILENT}, both(SILENT)),
     recalled_beside("lost, and another group keeps it", "FAIL DIVERGED", {}, both(SILENT)),
+    # What was not answered has not lost anything: it excuses no subject.
+    *(
+        recalled_beside(
+            f"lost, and {arm.value} is not answered", "FAIL DIVERGED OBSERVATION_MISSING", {arm: lost()}, both(SILENT)
+        )
+        for arm in (Arm.COLD, Arm.COLD_REPEAT)
+    ),
     *(
         of_one(
             f"recall: lost, and no {arm.value} arm",

@@ -91,6 +91,21 @@ def swapped(rows: tuple[tuple[int, float | None], ...], own: float | None = -0.5
 
 
 GAPS = (
+    tolerant(
+        "a flip to a token that only the subject lists",
+        "FAIL DIVERGED",
+        listed(4, (9, 104), (-0.5, -0.55), answer((*TOKENS[:4], 9, *TOKENS[5:]))),
+        {
+            **dict.fromkeys(ARMS, listed(4, (104, 8), (-0.5, -0.6))),
+            Arm.LOCAL_REPEAT: chosen(9, -0.52, listed(4, (104, 8), (-0.5, -0.6))),
+        },
+    ),
+    exact(
+        "a near tie without its logprobs",
+        "FAIL DIVERGED LOGPROBS_UNUSABLE",
+        replace(tie(), top_logprobs=None),
+        answer(gap=0.05),
+    ),
     gaps("only the subject is sure of its token", "FAIL DIVERGED", (-0.5, -0.5), (-0.95, -0.05)),
     gaps("only the baseline is sure of its token", "FAIL DIVERGED", (-0.05, -0.95), (-0.5, -0.5)),
     gaps("the subject's gap at the cap", "PASS", (-0.75, -0.75), (-1.0, -0.5)),

@@ -112,6 +112,14 @@ def test_the_length_limit_is_that_of_the_model_under_test(tmp_path: Path) -> Non
     assert 0 == ended.code, ended.err
 
 
+@pytest.mark.parametrize("command", ["plan", "doctor", "run"])
+def test_a_server_that_hangs_up_between_requests_is_asked_again(tmp_path: Path, command: str) -> None:
+    """F11 for pages, counters, resets and probes: the lost race must not read as "the server does not say"."""
+    with serving(Script(hangs_up=0.003)) as server:
+        ended = kvgate(command, "-c", config_file(tmp_path, server))
+    assert 0 == ended.code, ended.err
+
+
 @pytest.mark.parametrize(
     "config",
     ['"text"', "[]", '{"scheduler_config": "text"}', '{"scheduler_config": [1]}', '{"scheduler_config": null}'],

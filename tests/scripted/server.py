@@ -52,6 +52,7 @@ class Script:
     die_after: int | None = None  # completions after which connections are dropped unanswered
     foreign: int = 0  # prompt tokens that somebody else adds to the counters with every request
     preempt: bool = False
+    hangs_up: float | None = None  # seconds after an answer until the connection is closed, asked again or not
     completion: Callable[[dict[str, Any]], bytes | None] | None = None  # raw reply instead of an answer
     raw: dict[str, bytes] = field(default_factory=dict)  # path -> raw reply
 
@@ -354,7 +355,10 @@ class ScriptedServer:
                 status, kind, content = self.route(method, path, headers, body)
                 writer.write(content if status == 0 else framed(status, kind, content))
                 await writer.drain()
-                if status == 0:
+                if self.script.hangs_up is not None:
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.sleep(self.script.hangs_up)
+                if status == 0 or self.script.hangs_up is not None:
                     break
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass

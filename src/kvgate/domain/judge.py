@@ -261,9 +261,10 @@ def _blockers(plan: Plan, run: RunRecord, counted: list[GroupVerdict], strict: b
     open_tiers = [tier for tier in plan.tiers() if tier not in done]
     if open_tiers and not plan.obstacles:
         found.append(Problem(Reason.TIER_NOT_COVERED, "tiers " + ", ".join(map(str, open_tiers))))
-    ignored = [group.id for group in counted for arm in group.arms if _ignores_salt(arm)]
+    ignored = [(group.id, arm.arm.value) for group in counted for arm in group.arms if _ignores_salt(arm)]
     if ignored:
-        found.append(Problem(Reason.SALT_IGNORED, f"group {ignored[0]}: the cold repeat under a fresh salt was a hit"))
+        where, arm = ignored[0]
+        found.append(Problem(Reason.SALT_IGNORED, f"group {where}: {arm} under a fresh salt was a hit"))
     if not plan.tiers() and not plan.obstacles:
         found.append(Problem(Reason.NOTHING_CHECKED, "no tier can be an external hit on this deployment"))
     return found

@@ -74,10 +74,8 @@ def answer(standing: Standing | None) -> Observation | None:
     return observation if observation is not None and observation.ok else None
 
 
-def recall(observation: Observation | None, asked: tuple[str, ...]) -> int:
+def recall(observation: Observation, asked: tuple[str, ...]) -> int:
     """How many of the asked codewords the answer's text holds."""
-    if observation is None:
-        return 0
     text = "".join(observation.text.split())
     return sum(1 for word in asked if "".join(word.split()) in text)
 
@@ -314,13 +312,13 @@ def _lost_recall(
 
 
 def _control_loss(group: GroupView) -> int:
-    """The most codewords an arm lost against its own repeat."""
+    """The most codewords an arm lost against its own repeat; one that was not answered lost none."""
     asked = group.record.plan.asked
     losses = [0]
     for one, other in ((Arm.COLD, Arm.COLD_REPEAT), (Arm.LOCAL, Arm.LOCAL_REPEAT)):
-        if one in group.standings and other in group.standings:
-            counts = [recall(answer(group.standings[arm]), asked) for arm in (one, other)]
-            losses.append(abs(counts[0] - counts[1]))
+        first, second = answer(group.standings.get(one)), answer(group.standings.get(other))
+        if first is not None and second is not None:
+            losses.append(abs(recall(first, asked) - recall(second, asked)))
     return max(losses)
 
 

@@ -72,7 +72,7 @@ def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number
         unproven = transfer_problem(group.length, evidence, plan.policy)
     own = group.step(Arm.COLD)
     fresh = step.salt is not None and own is not None and own.salt != step.salt
-    if unproven is not None and step.arm is Arm.COLD_REPEAT and unproven.reason is Reason.NOT_COLD and fresh:
+    if unproven is not None and step.path is Path.COLD and unproven.reason is Reason.NOT_COLD and fresh:
         unproven = Problem(Reason.SALT_IGNORED, unproven.detail)
     weak = [problem for problem in evidence.problems if problem.reason in WEAKENING]
     observation = attempt.observation

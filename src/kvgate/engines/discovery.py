@@ -17,7 +17,7 @@ from kvgate.engines.answers import clip, error_text
 from kvgate.engines.dialects import Dialect
 from kvgate.engines.engine import HttpEngine
 from kvgate.engines.metrics import UnreadablePageError, parse_counters, parse_info
-from kvgate.engines.wire import ANY_HTTPX, encode_prompt, meaning, request_body
+from kvgate.engines.wire import ANY_HTTPX, encode_prompt, meaning, persistently, request_body
 from kvgate.errors import RemoteError
 
 ASK_S = 30.0
@@ -135,11 +135,8 @@ class EndpointDiscovery:
         fields = {"model": self._engine.model, "max_tokens": 1, "cache_salt": ""}
         body = request_body(fields, encode_prompt(_array(ids)))
         try:
-            response = await self._client.post(
-                self._dialect.completions_path,
-                content=body,
-                headers={"Content-Type": "application/json"},
-                timeout=ASK_S,
+            response = await self._send(
+                "POST", self._dialect.completions_path, content=body, headers={"Content-Type": "application/json"}
             )
         except ANY_HTTPX:
             return False
@@ -148,7 +145,7 @@ class EndpointDiscovery:
     async def _page(self, path: str) -> str | None:
         """The text at ``path``, or None if the server has no such page."""
         try:
-            response = await self._client.get(path, timeout=ASK_S)
+            response = await self._send("GET", path)
         except ANY_HTTPX:
             return None
         return response.text if response.is_success else None
@@ -156,7 +153,7 @@ class EndpointDiscovery:
     async def _json(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         where = self._where(path)
         try:
-            response = await self._client.request(method, path, json=body, timeout=ASK_S)
+            response = await self._send(method, path, json=body)
         except ANY_HTTPX as error:
             raise RemoteError(f"{where}: {meaning(error)}; check the url and that the server runs") from None
         if response.status_code in (401, 403):
@@ -177,6 +174,9 @@ class EndpointDiscovery:
         if not isinstance(value, dict):
             raise RemoteError(f"{where}: the answer is JSON but no object: {clip(response.text)[:60]!r}")
         return value
+
+    async def _send(self, method: str, path: str, **content: Any) -> httpx.Response:
+        return await persistently(lambda: self._client.request(method, path, timeout=ASK_S, **content))
 
     def _whole(self, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

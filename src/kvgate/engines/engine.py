@@ -14,7 +14,16 @@ from kvgate.domain.prompt import Ids
 from kvgate.engines.answers import clip
 from kvgate.engines.dialects import Dialect
 from kvgate.engines.metrics import CounterReader, UnreadablePageError
-from kvgate.engines.wire import ANY_HTTPX, EncodedPrompt, Timeouts, Wire, encode_prompt, meaning, request_body
+from kvgate.engines.wire import (
+    ANY_HTTPX,
+    EncodedPrompt,
+    Timeouts,
+    Wire,
+    encode_prompt,
+    meaning,
+    persistently,
+    request_body,
+)
 from kvgate.ports import Body, CounterReading, DropReply
 
 SIDE_CALL_S = 30.0
@@ -142,14 +151,14 @@ class HttpEngine:
         """Send a small request; the whole exchange has its time, not just each read."""
         try:
             with anyio.fail_after(SIDE_CALL_S):
-                return await self._client.send(request)
+                return await persistently(lambda: self._client.send(request))
         except TimeoutError:
             raise httpx.ReadTimeout(f"the whole answer did not come within {SIDE_CALL_S:g} s") from None
 
     async def alive(self) -> bool:
         """Whether the endpoint answers at all, with whatever status."""
         try:
-            await self._client.get(self._dialect.health_path, timeout=SIDE_CALL_S)
+            await persistently(lambda: self._client.get(self._dialect.health_path, timeout=SIDE_CALL_S))
         except ANY_HTTPX:
             return False
         return True

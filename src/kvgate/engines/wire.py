@@ -10,8 +10,9 @@ any other status outside 2xx         REFUSED  a definite error, quoted
 """
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -53,8 +54,26 @@ ANY_HTTPX = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, httpx.CookieC
 HEARTBEATS_ONLY = 5.0
 # A server that ignores max_tokens is cut off this many tokens later.
 SLACK_TOKENS = 64
+# Seconds after a broken connection until the next try: whatever else the server has closed is seen by then.
+SETTLING_S = 0.05
+# Broken connections in a row after which the server counts as gone.
+BROKEN_BEFORE_GONE = 4
 MOST_TOKENS = 1 << 20
 BROKEN = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
+
+
+async def persistently(send: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
+    """What ``send`` gets; while the connection breaks it is asked again, a few times.
+
+    A kept connection that the server closes just as it is used again looks exactly like a server that is gone, and
+    with several requests under way the next one may be such a connection, too. Only for requests that do no harm when
+    they arrive twice. Raises what httpx raises.
+    """
+    for _ in range(BROKEN_BEFORE_GONE - 1):
+        with contextlib.suppress(*BROKEN):
+            return await send()
+        await anyio.sleep(SETTLING_S)
+    return await send()
 
 
 def meaning(error: Exception) -> str:
@@ -127,6 +146,7 @@ class Wire:
         first = await self._once(body, prompt, request_id, stream, most)
         if not isinstance(first, _BrokenEarly):
             return first
+        await anyio.sleep(SETTLING_S)
         second = await self._once(body, prompt, request_id + "-retry", stream, most)
         if isinstance(second, _BrokenEarly):
             return Observation(Outcome.LOST, detail=second.detail, marks=("retried",), timing=second.timing)
