@@ -104,6 +104,7 @@ def _session(
         after_arm={arm: tuple(argv) for arm, argv in config.hooks.after_arm.items()},
         hook_s=config.hooks.timeout_s,
         evidence_s=config.limits.evidence_s,
+        restart=tuple(config.hooks.restart or ()),
     )
     hidden = (config.deployment.auth.bearer_env,) if config.deployment.auth is not None else ()
     outside = Outside(connection.engines(), ProcessHooks(hidden), directory, RealClock(), watcher)

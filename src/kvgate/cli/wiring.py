@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 import httpx
+import numpy as np
 
 from kvgate.cli.rules import rules_of
 from kvgate.config.families import load_family
@@ -15,8 +16,9 @@ from kvgate.config.schema import Config, GeometryConfig
 from kvgate.domain.deployment import Capabilities, Deployment, Endpoint, Role
 from kvgate.domain.geometry import Geometry, infer_granule
 from kvgate.domain.history import DropOutcome
+from kvgate.domain.parts import PlanError, PlanRequest
 from kvgate.domain.plan import Plan
-from kvgate.domain.planning import PlanError, PlanRequest, PromptSource, make_plan
+from kvgate.domain.planning import PromptSource, make_plan
 from kvgate.domain.policy import PolicyName
 from kvgate.domain.probe import Arm, Probe
 from kvgate.domain.prompt import Lexicon, TooShortError, compose
@@ -31,6 +33,8 @@ from kvgate.ports import Engine
 TOKENIZE_AT_ONCE = 8
 DRAFTING = frozenset({"eagle", "eagle3", "mtp", "deepseek_mtp", "dflash", "dspark"})
 DRAWN_BITS = 48
+# Roles of endpoints that are asked as they are, beside the entries.
+_ALONE = (Role.PREFILL, Role.REFERENCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,16 @@ class Connection:
 
     def engines(self) -> dict[str, Engine]:
         """Engines that are sent probes, by endpoint name."""
-        alone = {link.endpoint.name: link.engine for link in self._with(Role.PREFILL)}
-        return {**alone, **{entry.name: entry.engine for entry in self.entries()}}
+        alone = {link.endpoint.name: link.engine for role in _ALONE for link in self._with(role)}
+        past = {engine.name: engine for engine in (self.two_leg(),) if engine is not None}
+        return {**alone, **past, **{entry.name: entry.engine for entry in self.entries()}}
+
+    def two_leg(self) -> GatewayEngine | None:
+        """The way past the gateway: kvgate itself sends both legs. None where there is no gateway to pass."""
+        gateways, prefill, decode = (self._with(role) for role in (Role.GATEWAY, Role.PREFILL, Role.DECODE))
+        if self._with(Role.COMBINED) or not (gateways and prefill and decode):
+            return None
+        return GatewayEngine(None, tuple(link.engine for link in prefill), tuple(link.engine for link in decode))
 
     def _with(self, role: Role) -> tuple[Link, ...]:
         return tuple(link for link in self.links if link.endpoint.role is role)
@@ -97,13 +109,15 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """What was found out before planning. ``notes`` are told to the reader."""
+    """What was found out before planning. ``notes`` are told to the reader; ``two_leg`` is whether the way past the
+    gateway was answered, if there is one."""
 
     facts: ServerFacts
     geometry: Geometry
     capabilities: tuple[Capabilities, ...]
     prompts: PromptSource
     notes: tuple[str, ...]
+    two_leg: bool = True
 
 
 def deployment_of(config: Config) -> Deployment:
@@ -181,8 +195,11 @@ async def explore(connection: Connection, seed: int, active: bool) -> Explored:
     prompts = await _prompts(connection, seed)
     geometry, notes = await _geometry(connection, facts, prompts, active)
     prompts = replace(prompts, granule=geometry.granule)
-    capabilities = await _capabilities(connection, prompts) if active else _assumed(connection)
-    return Explored(facts, geometry, capabilities, prompts, tuple(notes))
+    if not active:
+        return Explored(facts, geometry, _assumed(connection), prompts, tuple(notes))
+    capabilities = await _capabilities(connection, prompts)
+    two_leg, told = await _passes_the_gateway(connection, prompts)
+    return Explored(facts, geometry, capabilities, prompts, (*notes, *told), two_leg)
 
 
 def _check_alike(first: Link, facts: ServerFacts, other: Link, other_facts: ServerFacts) -> None:
@@ -288,9 +305,7 @@ async def _probe_granule(connection: Connection, prompts: PromptSource, longest:
 
 async def _capabilities(connection: Connection, prompts: PromptSource) -> tuple[Capabilities, ...]:
     """Ask each endpoint that is sent probes, and whether local caches can be dropped where the plan needs that."""
-    key = next(iter(prompts.families))
-    lexicon = prompts.lexicons[key]
-    ids = (*lexicon.prefix, *(token for piece in prompts.families[key].sentences[:2] for token in lexicon.ids[piece]))
+    ids = _short_prompt(prompts)
     found: list[Capabilities] = []
     for entry in connection.entries():
         seen = await entry.answers.discovery.capabilities(ids)
@@ -306,6 +321,23 @@ async def _capabilities(connection: Connection, prompts: PromptSource) -> tuple[
         details = (*seen.details, f"reset: {reply.detail}") if reply.detail else seen.details
         found.append(replace(seen, reset_local=usable, details=details))
     return tuple(found)
+
+
+def _short_prompt(prompts: PromptSource) -> tuple[int, ...]:
+    key = next(iter(prompts.families))
+    lexicon = prompts.lexicons[key]
+    return (*lexicon.prefix, *(token for piece in prompts.families[key].sentences[:2] for token in lexicon.ids[piece]))
+
+
+async def _passes_the_gateway(connection: Connection, prompts: PromptSource) -> tuple[bool, tuple[str, ...]]:
+    """Whether kvgate's own two legs are answered, and if not, what was said."""
+    engine = connection.two_leg()
+    if engine is None:
+        return True, ()
+    ids = _short_prompt(prompts)
+    probe = Probe("two-legs", "", Arm.WARMUP, 0, engine.name, None, len(ids), 8, "")
+    seen = await engine.complete(probe, engine.encode(np.array(ids, dtype=np.int32)))
+    return (True, ()) if seen.ok else (False, (f"two legs past the gateway: {seen.detail}",))
 
 
 def _assumed(connection: Connection) -> tuple[Capabilities, ...]:
@@ -331,6 +363,11 @@ def plan_for(connection: Connection, explored: Explored, policy: PolicyName | No
         salts_honoured=config.deployment.salts == "honoured",
         max_tokens=config.requests.max_tokens,
         seed=explored.prompts.seed,
+        ranks=config.deployment.ranks,
+        prefix_caching=explored.facts.prefix_caching,
+        capacity=config.deployment.geometry.capacity or explored.facts.capacity,
+        restarts=config.hooks.restart is not None,
+        two_leg=explored.two_leg,
     )
     try:
         plan = make_plan(

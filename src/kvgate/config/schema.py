@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from kvgate.domain.deployment import Role
 from kvgate.domain.plan import Forcing
 from kvgate.domain.policy import Grade, PolicyName
-from kvgate.domain.probe import Arm
+from kvgate.domain.probe import TO_CHOOSE_FROM, Arm
 
 
 def _no_truth_value(value: object) -> object:
@@ -87,6 +87,9 @@ class GeometryConfig(_Section):
     retention_interval: Whole | None = Field(
         None, ge=0, description="VLLM_PREFIX_CACHE_RETENTION_INTERVAL in tokens, 0 if unset"
     )
+    capacity: Tokens | None = Field(
+        None, description="KV tokens that fit the engine's own cache (its start-up log names them), for forcing evict"
+    )
     speculation_granules: Whole | None = Field(
         None,
         ge=0,
@@ -111,6 +114,9 @@ class DeploymentConfig(_Section):
     )
     alike: bool | None = Field(
         None, description="true or false: whether prefill and decode engines run the same build in the same way"
+    )
+    ranks: Annotated[Whole, Field(ge=1, le=1024)] = Field(
+        1, description="data-parallel ranks a request can be pinned to by the header X-data-parallel-rank"
     )
     geometry: GeometryConfig = Field(
         default_factory=GeometryConfig, description="overrides of block_size, granule, chunk, max_model_len, ..."
@@ -148,14 +154,18 @@ class GateConfig(_Section):
     short_control: bool = Field(True, description="true or false: send one group below the hit floor as a control")
     arms: Annotated[list[Arm], Field(min_length=2)] = Field(
         [Arm.COLD, Arm.COLD_REPEAT, Arm.LOCAL, Arm.LOCAL_REPEAT, Arm.EXTERNAL, Arm.EXTERNAL_REPEAT],
-        description="list out of cold, cold_repeat, local, local_repeat, external, external_repeat",
+        description="list out of cold, cold_repeat, local, local_repeat, external, external_repeat, third (local again "
+        "after a load), mixed (local beginning, external rest), branch (same beginning, other tail), continuation (KV "
+        "that decode wrote), isolation (another salt must miss), reference (an independent endpoint)",
     )
     families: Annotated[list[FamilyConfig], Field(min_length=1)] = Field(
         default_factory=lambda: [FamilyConfig(family="codebook", language="en")],
         description="list of {family: codebook|prose, language: en|zh}; groups take them in turn",
     )
     forcing: Literal["auto"] | Forcing = Field(
-        "auto", description="auto, reset_local (drop the local cache) or other_instance (a second reader)"
+        "auto",
+        description="auto, reset_local (drop the local cache), other_instance or other_rank (two readers), no_local "
+        "(the engine has no prefix cache of its own), evict (flood it) or restart (hooks.restart)",
     )
     seed: Annotated[Whole, Field(ge=0, lt=2**63)] | None = Field(
         None, description="seed of prompts and nonces, a whole number; leave out for a new one each run"
@@ -164,8 +174,9 @@ class GateConfig(_Section):
     @field_validator("arms")
     @classmethod
     def _arms_make_a_pair(cls, arms: list[Arm]) -> list[Arm]:
-        if Arm.WARMUP in arms or Arm.POPULATE in arms:
-            raise ValueError("warmup and populate are sent by the gate itself; leave them out")
+        added = [arm.value for arm in arms if arm not in TO_CHOOSE_FROM]
+        if added:
+            raise ValueError(f"{added[0]} is sent by the gate itself where it is needed; leave it out")
         if Arm.COLD not in arms:
             raise ValueError("every group needs the cold arm, which fills the pool; add cold")
         if Arm.EXTERNAL not in arms and Arm.LOCAL not in arms:
@@ -173,6 +184,9 @@ class GateConfig(_Section):
         for repeat, arm in ((Arm.EXTERNAL_REPEAT, Arm.EXTERNAL), (Arm.LOCAL_REPEAT, Arm.LOCAL)):
             if repeat in arms and arm not in arms:
                 raise ValueError(f"{repeat.value} repeats {arm.value}, which is missing; add it")
+        for later in (Arm.THIRD, Arm.MIXED, Arm.BRANCH):
+            if later in arms and not {Arm.EXTERNAL, Arm.LOCAL} <= set(arms):
+                raise ValueError(f"{later.value} is compared with local after external; add both")
         return arms
 
 
@@ -267,6 +281,7 @@ class HooksConfig(_Section):
     after_arm: dict[Arm, Argv] = Field(
         default_factory=dict, description="arm name to argv list, run after each attempt at that arm"
     )
+    restart: Argv | None = Field(None, description="argv list that restarts the engine under test (forcing restart)")
     timeout_s: Annotated[Real, Field(gt=0, le=3600)] = Field(120.0, description="seconds a hook may take")
 
     @field_validator("before_arm", "after_arm")

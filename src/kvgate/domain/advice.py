@@ -26,6 +26,34 @@ _FALL_BACK = {
         "Check that prefill and decode agree in tensor parallelism, block size and KV dtype, and that leases outlast "
         "the queue on the decode side.",
     ),
+    PairKind.GATEWAY_VS_TWO_LEG: (
+        "The gateway is to blame: the same two legs sent past it answer rightly; compare what it forwards, field by "
+        "field, and mend or replace it before anything else.",
+    ),
+    PairKind.THIRD_VS_LOCAL: (
+        "Restart the engine, or drop its local cache, before users are let on: what was loaded stays in it.",
+    ),
+    PairKind.MIXED_VS_LOCAL: (
+        "Fall back: take the external pool out of the launch configuration; prompts whose beginning is cached locally "
+        "and whose rest comes from the pool are answered wrongly.",
+    ),
+    PairKind.BRANCH_VS_LOCAL: (
+        "Fall back: take the external pool out of the launch configuration; prompts that share a beginning are "
+        "answered wrongly.",
+    ),
+    PairKind.ISOLATION_VS_COLD: (
+        "Fall back: give every tenant a deployment, or a pool, of its own until salts are part of the keys.",
+    ),
+    PairKind.COLD_VS_REFERENCE: (
+        "The deployment differs from the reference before anything is reused: compare weights, quantisation and "
+        "versions first.",
+    ),
+    PairKind.CONTINUATION_VS_COLD: (
+        "Fall back: keep KV that decode writes out of prefix reuse where the engine can be told to.",
+    ),
+    PairKind.CONTINUATION_VS_LOCAL: (
+        "Fall back: keep decode engines from putting into the pool (consumer_is_to_put: false).",
+    ),
     PairKind.COLD_VS_COLD_REPEAT: ("The engine does not repeat itself: look for faults below the cache first.",),
 }
 

@@ -161,10 +161,11 @@ def _conflicts(
     return tuple(problems)
 
 
-def exercised_problem(path: Path, expected: int, evidence: Evidence, policy: Policy) -> Problem | None:
+def exercised_problem(path: Path, expected: tuple[int, int], evidence: Evidence, policy: Policy) -> Problem | None:
     """Why this probe does not count as having come by ``path``, or None if it is exercised.
 
-    ``expected`` is the predicted number of reusable tokens; ignored for COLD, which must reuse nothing.
+    ``expected`` are the predicted tokens from the local cache and from outside; ignored for COLD, which must reuse
+    nothing.
     """
     unknown = evidence.first(Reason.COUNTERS_UNREADABLE, Reason.EVIDENCE_MISSING)
     if unknown is not None or evidence.local is None or evidence.external is None:
@@ -175,13 +176,33 @@ def exercised_problem(path: Path, expected: int, evidence: Evidence, policy: Pol
         if local or external:
             return Problem(Reason.NOT_COLD, f"{local} tokens came from the local cache, {external} from outside")
         return None
-    wanted = max(1.0, policy.exercised_share * expected)
+    if path is Path.MIXED:
+        return _mixed_problem(expected, evidence, policy)
     if path is Path.LOCAL:
-        if external or local < wanted:
-            detail = f"expected {expected} local tokens, saw {local} local and {external} external"
+        if external or local < _wanted(expected[0], policy):
+            detail = f"expected {expected[0]} local tokens, saw {local} local and {external} external"
             return Problem(Reason.BASELINE_NOT_LOCAL, detail)
         return None
-    return _external_problem(wanted, expected, evidence, policy)
+    return _external_problem(_wanted(expected[1], policy), expected[1], evidence, policy)
+
+
+def _wanted(expected: int, policy: Policy) -> float:
+    return max(1.0, policy.exercised_share * expected)
+
+
+def _mixed_problem(expected: tuple[int, int], evidence: Evidence, policy: Policy) -> Problem | None:
+    """Both sources must have moved for the same request, and the local part must not have grown into the whole."""
+    local, external = evidence.local or 0, evidence.external or 0
+    failed = evidence.first(Reason.LOAD_FAILED)
+    if failed is not None:
+        return failed
+    if local < _wanted(expected[0], policy) or external < _wanted(expected[1], policy):
+        detail = (
+            f"expected {expected[0]} local and {expected[1]} external tokens in one request, saw {local} local and "
+            f"{external} external"
+        )
+        return Problem(Reason.PATH_NOT_EXERCISED, detail)
+    return _too_weak(evidence, policy)
 
 
 def _external_problem(wanted: float, expected: int, evidence: Evidence, policy: Policy) -> Problem | None:
@@ -196,6 +217,10 @@ def _external_problem(wanted: float, expected: int, evidence: Evidence, policy: 
             return Problem(Reason.PATH_NOT_EXERCISED, f"expected {expected} external tokens, none was even asked for")
         asked = "" if evidence.external_asked is None else f", {evidence.external_asked} were asked for"
         return Problem(Reason.EXTERNAL_MISS, f"expected {expected} external tokens, saw {external}{asked}")
+    return _too_weak(evidence, policy)
+
+
+def _too_weak(evidence: Evidence, policy: Policy) -> Problem | None:
     if policy.evidence is Grade.ARRIVED and evidence.grade is not Grade.ARRIVED:
         return Problem(Reason.EVIDENCE_TOO_WEAK, "the counters show that the tokens were scheduled, not that they came")
     return None

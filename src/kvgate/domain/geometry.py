@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 # The computed suffix of an aligned prompt: long enough to be a real prefill, short enough to cost nothing.
 SUFFIX_TOKENS = 19
+# The other tail of a branch: it holds a whole question where a granule does.
+TAIL_TOKENS = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,21 @@ class Geometry:
         suffix = max(1, min(self.granule - 1, SUFFIX_TOKENS))
         length = (tier - suffix) // self.granule * self.granule + suffix
         return length if length >= self.hit_floor else tier
+
+    def middle_length(self, length: int, suffix: int) -> int | None:
+        """The length of a prompt that shares about half of the reusable beginning of one of ``length`` tokens.
+
+        It ends ``suffix`` tokens after a whole granule, or at the next one, and nothing past what it shares is
+        reusable; None if there is no such length, so that both prompts would reuse the same.
+        """
+        whole = self.external_hit(length)
+        lost = self.speculation_granules * self.granule
+        tail = max(1, min(suffix, self.granule))
+        for shared in range(whole // 2 // self.granule * self.granule, whole, self.granule):
+            found = shared + lost + tail
+            if shared > 0 and self.external_hit(found) == shared == self.local_hit(found):
+                return found
+        return None
 
     def boundary_lengths(self, above: int, limit: int) -> tuple[int, ...]:
         """k·g-1, k·g and k·g+1 for block, granule, retention and chunk, at the first k past ``above``.

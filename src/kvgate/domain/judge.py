@@ -20,7 +20,7 @@ from kvgate.domain.pairing import (
     view_group,
     with_leaks,
 )
-from kvgate.domain.plan import PairKind, Plan, Purpose
+from kvgate.domain.plan import PairKind, Plan, Purpose, length_of
 from kvgate.domain.policy import PolicyName
 from kvgate.domain.power import excess_p_value, excluded_fault_rate
 from kvgate.domain.probe import Arm, Path
@@ -67,9 +67,7 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
         power=_power(plan, groups),
         timing=_timing(counted),
         computed_tokens=sum(_tokens(views, "computed")),
-        sent_tokens=sum(
-            view.record.plan.length * len(attempts) for view in views for attempts in view.record.attempts.values()
-        ),
+        sent_tokens=sum(map(_sent, views)),
         notes=plan.notes + _notes(counted, proven),
         advice=advice_for(chosen.verdict, chosen.reasons, groups),
     )
@@ -102,8 +100,8 @@ def _judge_group(
         purpose=group.purpose,
         family=f"{group.family}/{group.language}",
         aligned=group.aligned,
-        verdict=merge(pair.verdict for pair in calibrated if pair.required),
-        strict=merge(pair.verdict for pair in strict if pair.required),
+        verdict=merge(pair.verdict for pair in calibrated if _counts(pair)),
+        strict=merge(pair.verdict for pair in strict if _counts(pair)),
         reasons=_reasons(calibrated),
         strict_reasons=_reasons(strict),
         pairs=chosen,
@@ -146,6 +144,11 @@ def _judge_pair(view: GroupView, seen: PairView, why_not: str | None, stray: boo
     )
 
 
+def _counts(pair: PairVerdict) -> bool:
+    """A pair that is not required may convict; that it cannot acquit is told and does not count."""
+    return pair.required or pair.verdict is Verdict.FAIL
+
+
 def _shape_matched(seen: PairView) -> bool:
     one, other = seen.baseline, seen.subject
     if one is None or other is None or one.shape is None:
@@ -168,7 +171,7 @@ def _drift_problem(comparison: Comparison | None) -> str | None:
 def _reasons(pairs: Iterable[PairVerdict]) -> tuple[Problem, ...]:
     """The problems of the worst pairs first, each reason once."""
     ranked = sorted(
-        (pair for pair in pairs if pair.required and pair.problem is not None),
+        (pair for pair in pairs if _counts(pair) and pair.problem is not None),
         key=lambda pair: pair.verdict is not Verdict.FAIL,
     )
     return _first_of_each(pair.problem for pair in ranked if pair.problem is not None)
@@ -349,7 +352,8 @@ def _power(plan: Plan, groups: tuple[GroupVerdict, ...]) -> tuple[TierPower, ...
     found: list[TierPower] = []
     for tier in plan.tiers():
         members = [each for each in groups if (each.tier, each.purpose) == (tier, Purpose.TIER) and not each.replaced]
-        for arm in (Arm.EXTERNAL, Arm.LOCAL):
+        sent = {step.arm for group in plan.groups for step in group.steps}
+        for arm in (Arm.EXTERNAL, Arm.LOCAL, *((Arm.MIXED,) if Arm.MIXED in sent else ())):
             clean = [
                 group
                 for group in members
@@ -360,10 +364,19 @@ def _power(plan: Plan, groups: tuple[GroupVerdict, ...]) -> tuple[TierPower, ...
     return tuple(found)
 
 
+# Whole prompts answered by what users call; a prefill engine asked alone, say, has times of its own.
+_TIMED = {
+    Path.COLD: (Arm.COLD, Arm.COLD_REPEAT, Arm.POPULATE, Arm.MIXED_POPULATE, Arm.ISOLATION),
+    Path.LOCAL: (Arm.LOCAL, Arm.LOCAL_REPEAT, Arm.THIRD),
+    Path.EXTERNAL: (Arm.EXTERNAL, Arm.EXTERNAL_REPEAT),
+    Path.MIXED: (Arm.MIXED,),
+}
+
+
 def _timing(views: tuple[GroupView, ...]) -> tuple[PathTiming, ...]:
     found: list[PathTiming] = []
-    for path in (Path.COLD, Path.LOCAL, Path.EXTERNAL):
-        proven = [each for view in views for each in view.standings.values() if each.proven and each.arm.path is path]
+    for path, arms in _TIMED.items():
+        proven = [each for view in views for each in view.standings.values() if each.proven and each.arm in arms]
         timings = [each.observation.timing for each in proven if each.observation and each.observation.timing]
         if not timings:
             continue
@@ -381,6 +394,11 @@ def _timing(views: tuple[GroupView, ...]) -> tuple[PathTiming, ...]:
             )
         )
     return tuple(found)
+
+
+def _sent(view: GroupView) -> int:
+    group = view.record.plan
+    return sum(length_of(group, step) * len(view.record.of(step.arm)) for step in group.steps)
 
 
 def _tokens(views: tuple[GroupView, ...], field: str) -> Iterable[int]:

@@ -73,8 +73,7 @@ def envelope_for(group: str, kind: PairKind, proven: bool, controls: Iterable[Co
     a run always exceeds the others. Hence the margin, and the cap wherever fewer than 8 groups inform it or the
     subject's path is unproven.
     """
-    hits = kind in (PairKind.EXTERNAL_VS_LOCAL, PairKind.TRANSFER_VS_DIRECT)
-    kinds = (LOCAL_REPEAT,) if hits else (COLD_REPEAT, COLD_LOCAL)
+    kinds = (LOCAL_REPEAT,) if kind.of_hits else (COLD_REPEAT, COLD_LOCAL)
     others = [
         control
         for control in controls

@@ -6,7 +6,7 @@ from kvgate.domain.divergence import Comparison, compare
 from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, DIRECT_LOCAL, LOCAL_REPEAT, Control, envelope_for
 from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import PairKind, PairPlan, Plan, warmup_name
-from kvgate.domain.probe import Arm, Path
+from kvgate.domain.probe import Arm, Part
 from kvgate.domain.prompt import NONCE_DIGITS, nonce_of
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import GroupRecord
@@ -51,7 +51,7 @@ def _controls(record: GroupRecord, standings: dict[Arm, Standing]) -> tuple[Cont
         (LOCAL_REPEAT, Arm.LOCAL, Arm.LOCAL_REPEAT),
         (COLD_REPEAT, Arm.COLD, Arm.COLD_REPEAT),
         (COLD_LOCAL, Arm.COLD, Arm.LOCAL),
-        (DIRECT_LOCAL, Arm.PREFILL_DIRECT, Arm.LOCAL),
+        (DIRECT_LOCAL, Arm.PREFILL_DIRECT, Arm.TWO_LEG if Arm.TWO_LEG in standings else Arm.LOCAL),
     )
     found: list[Control] = []
     for kind, one, other in kinds:
@@ -117,11 +117,11 @@ def build_view(
         envelope=envelope,
         broken_off=_broken_off(group),
         leaks=group.leaks,
-        lost_recall=_lost_recall(group, comparison, left, right, everyone),
+        lost_recall=_lost_recall(group, pair, comparison, (left, right), everyone),
         lost_again=sum(
             1
             for each, seen in zip(repeats, again, strict=False)
-            if _lost_recall(group, seen, left, answer(each), everyone) > 0
+            if _lost_recall(group, pair, seen, (left, answer(each)), everyone) > 0
         ),
         policy=plan.policy,
         strict=False,
@@ -158,8 +158,7 @@ def _against_repeat(group: GroupView, pair: PairPlan, right: Observation | None)
 
 def _noise_share(group: GroupView, pair: PairPlan, controls: tuple[Control, ...]) -> float:
     """The share of other groups' controls of the same kind that were not exact; then even an exact one may be luck."""
-    hits = pair.kind in (PairKind.EXTERNAL_VS_LOCAL, PairKind.TRANSFER_VS_DIRECT)
-    kind = LOCAL_REPEAT if hits else COLD_REPEAT
+    kind = LOCAL_REPEAT if pair.kind.of_hits else COLD_REPEAT
     others = [each.comparison.exact for each in controls if each.kind == kind and each.group != group.record.plan.id]
     return others.count(False) / len(others) if others else 0.0
 
@@ -221,25 +220,33 @@ def _why_another_shape(
 ) -> str | None:
     """Why baseline and subject may differ although nothing is wrong, or None if they may not."""
     baseline, subject = sides
-    if pair.kind is PairKind.TRANSFER_VS_DIRECT:
+    if pair.kind in _NEVER_EXACT:
+        return _NEVER_EXACT[pair.kind]
+    if pair.kind.of_hits:
         if baseline.shape is None or baseline.shape != subject.shape:
             return f"hit lengths differ: baseline {baseline.shape}, subject {subject.shape}"
-        if plan.deployment.alike or _most_exact(DIRECT_LOCAL, everyone, group):
-            return None
-        return "prefill and decode are not said to be alike, and other groups do not show it"
-    if pair.kind is PairKind.EXTERNAL_VS_LOCAL:
-        if baseline.endpoint != subject.endpoint:
+        if pair.kind is PairKind.TRANSFER_VS_DIRECT:
+            if plan.deployment.alike or _most_exact(DIRECT_LOCAL, everyone, group):
+                return None
+            return "prefill and decode are not said to be alike, and other groups do not show it"
+        places = (baseline.endpoint, baseline.pinned), (subject.endpoint, subject.pinned)
+        if pair.kind is not PairKind.GATEWAY_VS_TWO_LEG and places[0] != places[1]:
             return "baseline and subject were served by different endpoints"
-        if baseline.shape is None or baseline.shape != subject.shape:
-            return f"hit lengths differ: baseline {baseline.shape}, subject {subject.shape}"
         return None
-    planned = group.record.plan
-    expected = planned.expected_external if pair.subject.path is Path.EXTERNAL else planned.expected_local
+    step = group.record.plan.step(pair.subject)
+    expected = sum(group.record.plan.expected(step)) if step is not None else 0
     if subject.shape != expected:
         return f"the hit is not as long as predicted: {subject.shape} tokens, not {expected}"
     if not group.record.plan.aligned:
         return "the length is not aligned: the cold run ends on a chunk of another shape"
     return None if proves_alignment(everyone, apart_from=group) else "alignment is predicted, but not proven by others"
+
+
+_NEVER_EXACT = {
+    PairKind.ISOLATION_VS_COLD: "two cold runs are compared with tolerance",
+    PairKind.COLD_VS_REFERENCE: "another deployment is compared with tolerance",
+    PairKind.CONTINUATION_VS_COLD: "what decode wrote was computed in another shape",
+}
 
 
 def proves_alignment(everyone: tuple[GroupView, ...], apart_from: GroupView) -> bool:
@@ -294,9 +301,9 @@ def _leaks(plan: Plan, view: GroupView, nonces: list[tuple[str, str]]) -> tuple[
 
 def _lost_recall(
     group: GroupView,
+    pair: PairPlan,
     comparison: Comparison | None,
-    left: Observation | None,
-    right: Observation | None,
+    sides: tuple[Observation | None, Observation | None],
     everyone: tuple[GroupView, ...],
 ) -> int:
     """Codewords the subject lost beyond the worst loss between an arm and its repeat.
@@ -304,8 +311,12 @@ def _lost_recall(
     Counted only where logprobs cannot tell a benign flip from a wrong answer: after a near tie a healthy model may
     well lose the codeword. The run as a whole looks at recall again.
     """
-    asked = group.record.plan.asked
+    asked, (left, right) = group.record.plan.asked, sides
     if not asked or left is None or right is None or comparison is None or comparison.drift is not None:
+        return 0
+    step = group.record.plan.step(pair.subject)
+    if step is not None and step.part is not Part.WHOLE:
+        # Another prompt asks for something else.
         return 0
     lost = recall(left, asked) - recall(right, asked)
     return max(0, lost - max((_control_loss(each) for each in everyone), default=0)) if lost > 0 else 0

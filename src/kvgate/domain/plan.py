@@ -6,7 +6,7 @@ from enum import Enum
 from kvgate.domain.deployment import Capabilities, Deployment
 from kvgate.domain.geometry import Geometry
 from kvgate.domain.policy import Grade, Policy
-from kvgate.domain.probe import Arm, Path
+from kvgate.domain.probe import Arm, Part, Path
 from kvgate.domain.reasons import Problem
 
 
@@ -15,6 +15,20 @@ class Forcing(str, Enum):
 
     RESET_LOCAL = "reset_local"
     OTHER_INSTANCE = "other_instance"
+    OTHER_RANK = "other_rank"
+    NO_LOCAL = "no_local"
+    EVICT = "evict"
+    RESTART = "restart"
+
+    @property
+    def two_readers(self) -> bool:
+        """Whether one engine fills the pool and another reads it, so that nothing has to be dropped."""
+        return self in (Forcing.OTHER_INSTANCE, Forcing.OTHER_RANK)
+
+    @property
+    def drops(self) -> bool:
+        """Whether the same engine is made to forget the prompt."""
+        return self in (Forcing.RESET_LOCAL, Forcing.EVICT, Forcing.RESTART)
 
 
 class Route(str, Enum):
@@ -31,6 +45,7 @@ class Purpose(str, Enum):
 
     TIER = "tier"
     BOUNDARY = "boundary"
+    CONTINUATION = "continuation"
     SHORT_CONTROL = "short_control"
 
 
@@ -42,6 +57,32 @@ class PairKind(str, Enum):
     LOCAL_VS_COLD = "local_vs_cold"
     COLD_VS_COLD_REPEAT = "cold_vs_cold_repeat"
     TRANSFER_VS_DIRECT = "transfer_vs_direct"
+    GATEWAY_VS_TWO_LEG = "gateway_vs_two_leg"
+    THIRD_VS_LOCAL = "third_vs_local"
+    MIXED_VS_LOCAL = "mixed_vs_local"
+    BRANCH_VS_LOCAL = "branch_vs_local"
+    ISOLATION_VS_COLD = "isolation_vs_cold"
+    COLD_VS_REFERENCE = "cold_vs_reference"
+    CONTINUATION_VS_COLD = "continuation_vs_cold"
+    CONTINUATION_VS_LOCAL = "continuation_vs_local"
+
+    @property
+    def of_hits(self) -> bool:
+        """Whether both sides reuse KV, so that repeats of local hits are what tells of their noise."""
+        return self in _OF_HITS
+
+
+_OF_HITS = frozenset(
+    (
+        PairKind.EXTERNAL_VS_LOCAL,
+        PairKind.TRANSFER_VS_DIRECT,
+        PairKind.GATEWAY_VS_TWO_LEG,
+        PairKind.THIRD_VS_LOCAL,
+        PairKind.MIXED_VS_LOCAL,
+        PairKind.BRANCH_VS_LOCAL,
+        PairKind.CONTINUATION_VS_LOCAL,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +90,8 @@ class ArmStep:
     """One arm of a group: where it is sent, under which salt, by which path it must come.
 
     ``drop_local`` drops the endpoint's local cache first; ``settle`` waits for asynchronous puts first.
-    ``salt`` is a letter; the salt sent is made of run, group and letter. None sends no salt.
+    ``salt`` is a letter; the salt sent is made of run, group and letter. None sends no salt. ``part`` is which of the
+    group's prompts is sent, ``rank`` the data-parallel rank it is pinned to.
     """
 
     arm: Arm
@@ -58,6 +100,8 @@ class ArmStep:
     salt: str | None
     drop_local: bool = False
     settle: bool = False
+    part: Part = Part.WHOLE
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +109,7 @@ class PairPlan:
     """One comparison of a group.
 
     ``repeats`` are the arms that show whether a difference comes again. ``control`` is the baseline's own
-    repeat; None where it cannot exist.
+    repeat; None where it cannot exist. A pair that is not ``required`` may convict and need not acquit.
     """
 
     kind: PairKind
@@ -77,10 +121,21 @@ class PairPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class PartSize:
+    """One of a group's prompts beside the whole one: its length and its predicted hits, in tokens."""
+
+    part: Part
+    length: int
+    expected_local: int
+    expected_external: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupPlan:
     """All arms of one prompt at one tier. Lengths and hits in prompt tokens.
 
-    ``nonce`` is the text the prompt starts with; ``asked`` the codewords the answer should hold. ``patience``
+    ``sizes`` are those of its other prompts; a part without a size is not sent. ``nonce`` is the text the prompt
+    starts with; ``asked`` the codewords the answer should hold. ``patience``
     multiplies the time given to asynchronous puts.
     """
 
@@ -99,6 +154,24 @@ class GroupPlan:
     steps: tuple[ArmStep, ...]
     pairs: tuple[PairPlan, ...]
     patience: float = 1.0
+    sizes: tuple[PartSize, ...] = ()
+
+    def size(self, part: Part) -> PartSize | None:
+        """The size of one of the group's prompts, None if it has no such prompt."""
+        if part is Part.WHOLE:
+            return PartSize(part, self.length, self.expected_local, self.expected_external)
+        return next((size for size in self.sizes if size.part is part), None)
+
+    def expected(self, step: ArmStep) -> tuple[int, int]:
+        """Predicted tokens from the local cache and from outside, if the step's probe comes by its path."""
+        size = self.size(step.part)
+        if size is None or step.path is Path.COLD:
+            return 0, 0
+        if step.path is Path.MIXED:
+            head = self.size(Part.HEAD)
+            local = head.expected_external if head is not None else 0
+            return local, max(0, size.expected_external - local)
+        return (size.expected_local, 0) if step.path is Path.LOCAL else (0, size.expected_external)
 
     def step(self, arm: Arm) -> ArmStep | None:
         """The step of an arm, or None if the group has no such arm."""
@@ -138,7 +211,10 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything decided before the first probe. ``obstacles`` forbid running; ``notes`` are told to the reader."""
+    """Everything decided before the first probe. ``obstacles`` forbid running; ``notes`` are told to the reader.
+
+    ``flood_tokens`` is how many prompt tokens drive everything else out of the engine's cache (forcing evict).
+    """
 
     seed: int
     deployment: Deployment
@@ -156,6 +232,13 @@ class Plan:
     obstacles: tuple[Problem, ...]
     notes: tuple[str, ...]
     route: Route = Route.DIRECT
+    flood_tokens: int = 0
+
+    def can_forget(self, endpoint: str) -> bool:
+        """Whether the engine can be made to forget a prompt it holds, so that it can be asked to load it again."""
+        if self.forcing in (Forcing.NO_LOCAL, Forcing.EVICT, Forcing.RESTART):
+            return True
+        return any(each.endpoint == endpoint and each.reset_local for each in self.capabilities)
 
     def tiers(self) -> tuple[int, ...]:
         """The tiers that groups stand for, shortest first."""
@@ -171,7 +254,7 @@ class Plan:
 
     def sent_tokens(self) -> int:
         """Prompt tokens the plan sends."""
-        return sum(group.length * len(group.steps) for group in self.groups)
+        return sum(length_of(group, step) for group in self.groups for step in group.steps)
 
 
 def warmup_name(endpoint: str) -> str:
@@ -179,7 +262,12 @@ def warmup_name(endpoint: str) -> str:
     return f"warmup-{endpoint}"
 
 
+def length_of(group: GroupPlan, step: ArmStep) -> int:
+    """Prompt tokens one arm sends."""
+    size = group.size(step.part)
+    return size.length if size is not None else group.length
+
+
 def computed_tokens(group: GroupPlan, step: ArmStep) -> int:
     """Prompt tokens one arm makes the engine compute if it comes by its path."""
-    reused = {Path.LOCAL: group.expected_local, Path.EXTERNAL: group.expected_external}.get(step.path, 0)
-    return group.length - reused
+    return length_of(group, step) - sum(group.expected(step))

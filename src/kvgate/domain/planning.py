@@ -1,52 +1,38 @@
 """From what was asked and what was found out to a plan: lengths, groups, arms, obstacles and notes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kvgate.domain.deployment import Capabilities, Deployment, Role
-from kvgate.domain.geometry import SUFFIX_TOKENS, Geometry
+from kvgate.domain.geometry import SUFFIX_TOKENS, TAIL_TOKENS, Geometry
+from kvgate.domain.parts import PlanError, PlanRequest, can_drop, flood_tokens, obstacles, parts_of, route_of
 from kvgate.domain.plan import (
     ArmStep,
     Budget,
-    Forcing,
     GroupPlan,
     Limits,
     NotApplicable,
     PairPlan,
+    PartSize,
     Plan,
     Purpose,
     Route,
 )
 from kvgate.domain.policy import Grade, Policy
-from kvgate.domain.probe import Arm
-from kvgate.domain.prompt import Family, Lexicon, Prompt, TooShortError, compose
-from kvgate.domain.reasons import Problem, Reason
-from kvgate.domain.recipe import Parts, arm_steps, pairs_of, short_control_pairs, short_control_steps, what_is_missing
+from kvgate.domain.probe import Arm, Part
+from kvgate.domain.prompt import Family, Ids, Lexicon, Prompt, TooShortError, compose, continued, other_tail
+from kvgate.domain.recipe import (
+    arm_steps,
+    continuation_steps,
+    pairs_of,
+    short_control_pairs,
+    short_control_steps,
+    what_is_missing,
+)
 
 # How much longer each replacement waits for puts than the group before it.
 PATIENCE = 3.0
 MOST_PATIENCE = 4
-
-
-class PlanError(ValueError):
-    """What was asked for cannot be planned; the message is a sentence for the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRequest:
-    """What the configuration asks for. ``families`` are (family, language) pairs taken in turn."""
-
-    tiers: tuple[int, ...]
-    aligned: bool
-    groups_per_tier: int
-    boundaries: bool
-    short_control: bool
-    arms: frozenset[Arm]
-    families: tuple[tuple[str, str], ...]
-    forcing: Forcing | None
-    salts_honoured: bool
-    max_tokens: int
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +52,25 @@ class PromptSource:
         """The prompt of a planned group, made again."""
         return self.make((group.family, group.language), group.id, group.length)
 
+    def part_of(self, group: GroupPlan, whole: Ids, part: Part, answered: tuple[int, ...] | None) -> Ids | None:
+        """One of a planned group's prompts as token IDs; None if it cannot be made (yet).
+
+        ``answered`` are the token IDs that answered the whole prompt, None as long as nothing did.
+        """
+        size = group.size(part)
+        if part is Part.WHOLE or size is None:
+            return whole if part is Part.WHOLE else None
+        if part is Part.HEAD:
+            return whole[: size.length]
+        key = (group.family, group.language)
+        family, lexicon = self.families[key], self.lexicons[key]
+        if part is Part.BRANCH:
+            tail = min(TAIL_TOKENS, self.granule)
+            return other_tail(family, lexicon, f"{self.seed}/{group.id}", whole[: size.length - tail], tail)
+        if answered is None or len(whole) + len(answered) >= size.length:
+            return None
+        return continued(family, lexicon, f"{self.seed}/{group.id}", (whole, answered), size.length)
+
 
 def make_plan(
     request: PlanRequest,
@@ -78,13 +83,15 @@ def make_plan(
 ) -> Plan:
     """The plan. Raises PlanError where the request contradicts itself or the deployment."""
     policy, limits, budget = rules
-    parts, forcing = _parts(request, deployment)
+    parts, forcing = parts_of(request, deployment, capabilities)
     writer, reader = parts.writer, parts.reader
-    steps = arm_steps(forcing, parts, request.arms, request.salts_honoured, _can_drop(capabilities, reader))
-    builder = _GroupBuilder(request, geometry, prompts, steps, pairs_of(steps))
+    steps = arm_steps(forcing, parts, request.arms, request.salts_honoured, can_drop(capabilities, reader))
+    builder = _GroupBuilder(request, geometry, prompts, steps)
     groups, not_applicable, notes = _tier_groups(request, geometry, builder)
     if request.boundaries and groups:
         groups += _boundary_groups(request, geometry, builder, groups)
+    if Arm.CONTINUATION in request.arms and groups:
+        groups += builder.continuation(groups[0], continuation_steps(parts, request.salts_honoured, forcing.drops))
     # The control must stay cold, so it is no use where the engine's own cache may serve it.
     cold = [each.tier for each in not_applicable if geometry.local_hit(each.tier) == 0]
     if request.short_control and cold:
@@ -103,9 +110,15 @@ def make_plan(
         max_tokens=request.max_tokens,
         groups=tuple(groups),
         not_applicable=tuple(not_applicable),
-        obstacles=_obstacles(request, forcing, reader, capabilities),
-        notes=(*notes, *what_is_missing(steps), *_evidence_notes(policy, by_source_grade), *_route_notes(deployment)),
-        route=_route(deployment),
+        obstacles=obstacles(request, forcing, reader, capabilities),
+        notes=(
+            *notes,
+            *what_is_missing(tuple(step for group in groups for step in group.steps) or steps, request.arms),
+            *_evidence_notes(policy, by_source_grade),
+            *_route_notes(request, deployment),
+        ),
+        route=route_of(deployment),
+        flood_tokens=flood_tokens(request, forcing),
     )
     if plan.computed_tokens() > budget.computed_tokens:
         raise PlanError(
@@ -113,13 +126,6 @@ def make_plan(
             f"{budget.computed_tokens}; raise it, or ask for fewer tiers or groups"
         )
     return plan
-
-
-def choose_forcing(wanted: Forcing | None, combined: int) -> Forcing:
-    """A second reader of the pool is the default where there is one: nothing has to be dropped then."""
-    if wanted is not None:
-        return wanted
-    return Forcing.OTHER_INSTANCE if combined >= 2 else Forcing.RESET_LOCAL
 
 
 def replacement_group(group: GroupPlan, number: int, prompts: PromptSource) -> GroupPlan:
@@ -136,62 +142,6 @@ def replacement_group(group: GroupPlan, number: int, prompts: PromptSource) -> G
     )
 
 
-def _parts(request: PlanRequest, deployment: Deployment) -> tuple[Parts, Forcing]:
-    combined = deployment.with_role(Role.COMBINED)
-    if not combined:
-        return _parts_behind(request, deployment)
-    forcing = choose_forcing(request.forcing, len(combined))
-    if forcing is Forcing.RESET_LOCAL:
-        return Parts(combined[0].name, combined[0].name), forcing
-    if len(combined) < 2:
-        raise PlanError(
-            f"forcing other_instance needs two combined endpoints on one pool, {deployment.name} has one; add the "
-            "second, or use forcing: reset_local"
-        )
-    if not request.salts_honoured and {Arm.LOCAL, Arm.LOCAL_REPEAT} & request.arms:
-        raise PlanError(
-            "forcing other_instance with salts: ignored leaves the reader no local baseline; use forcing: "
-            "reset_local, or leave local and local_repeat out of gate.arms"
-        )
-    return Parts(combined[0].name, combined[1].name), forcing
-
-
-def _parts_behind(request: PlanRequest, deployment: Deployment) -> tuple[Parts, Forcing]:
-    """A prefill/decode deployment: every probe goes through both sides, and the prefill engines drop their caches."""
-    entries = deployment.with_role(Role.GATEWAY) or deployment.with_role(Role.DECODE)
-    prefill = deployment.with_role(Role.PREFILL)
-    if not (entries and prefill):
-        raise PlanError(
-            "no endpoint has the role combined, and a prefill/decode deployment needs a prefill engine and a gateway "
-            "or decode engine; give each endpoint its role"
-        )
-    if request.forcing is Forcing.OTHER_INSTANCE:
-        raise PlanError("forcing other_instance needs two combined endpoints; use reset_local for prefill and decode")
-    # Of several prefill engines behind a gateway nobody knows which one holds the prompt.
-    alone = prefill[0].name if len(prefill) == 1 or _route(deployment) is Route.TWO_LEG else None
-    return Parts(entries[0].name, entries[0].name, alone), Forcing.RESET_LOCAL
-
-
-def _route(deployment: Deployment) -> Route:
-    if deployment.with_role(Role.COMBINED):
-        return Route.DIRECT
-    return Route.GATEWAY if deployment.with_role(Role.GATEWAY) else Route.TWO_LEG
-
-
-def _can_drop(capabilities: tuple[Capabilities, ...], endpoint: str) -> bool:
-    return any(each.endpoint == endpoint and each.reset_local for each in capabilities)
-
-
-def _obstacles(
-    request: PlanRequest, forcing: Forcing, reader: str, capabilities: tuple[Capabilities, ...]
-) -> tuple[Problem, ...]:
-    if forcing is Forcing.RESET_LOCAL and Arm.EXTERNAL in request.arms and not _can_drop(capabilities, reader):
-        told = next((each.details for each in capabilities if each.endpoint == reader), ())
-        why = next((detail for detail in told if "reset" in detail), "no reset of the local cache was found")
-        return (Problem(Reason.RESET_UNAVAILABLE, f"{reader}: {why}"),)
-    return ()
-
-
 def _evidence_notes(policy: Policy, by_source_grade: Grade) -> tuple[str, ...]:
     if policy.evidence is Grade.ARRIVED and by_source_grade is not Grade.ARRIVED:
         return (
@@ -201,8 +151,14 @@ def _evidence_notes(policy: Policy, by_source_grade: Grade) -> tuple[str, ...]:
     return ()
 
 
-def _route_notes(deployment: Deployment) -> tuple[str, ...]:
-    if _route(deployment) is not Route.GATEWAY or len(deployment.with_role(Role.PREFILL)) == 1:
+def _route_notes(request: PlanRequest, deployment: Deployment) -> tuple[str, ...]:
+    if route_of(deployment) is not Route.GATEWAY:
+        return ()
+    if not request.two_leg:
+        return (
+            "kvgate's own two legs past the gateway are not answered, so gateway and transfer cannot be told apart",
+        )
+    if len(deployment.with_role(Role.PREFILL)) == 1:
         return ()
     return (
         "several prefill engines stand behind the gateway, so none can be asked alone: a transfer that is wrong in the "
@@ -219,17 +175,45 @@ class _GroupBuilder:
         geometry: Geometry,
         prompts: PromptSource,
         steps: tuple[ArmStep, ...],
-        pairs: tuple[PairPlan, ...],
     ) -> None:
         self._request = request
         self._geometry = geometry
         self._prompts = prompts
         self._steps = steps
-        self._pairs = pairs
         self._count = 0
 
     def group(self, name: str, tier: int, length: int, purpose: Purpose) -> GroupPlan:
-        return self._make(name, tier, length, purpose, self._steps, self._pairs)
+        sizes = tuple(self._sizes(length))
+        parts = {size.part for size in sizes}
+        lacking = {step.arm for step in self._steps if step.part not in (Part.WHOLE, *parts)}
+        if Arm.MIXED_HEAD in lacking:
+            lacking |= {Arm.MIXED, Arm.MIXED_POPULATE}
+        steps = tuple(step for step in self._steps if step.arm not in lacking)
+        return replace(self._make(name, tier, length, purpose, steps, pairs_of(steps)), sizes=sizes)
+
+    def _sizes(self, length: int) -> Iterator[PartSize]:
+        """The prompts beside the whole one that its steps send, as far as the length has room for them."""
+        sent = {step.part for step in self._steps}
+        for part, suffix in ((Part.HEAD, SUFFIX_TOKENS), (Part.BRANCH, TAIL_TOKENS)):
+            found = self._geometry.middle_length(length, suffix) if part in sent else None
+            if found is not None:
+                hit = self._geometry.external_hit(found)
+                yield PartSize(part, found, hit, hit)
+
+    def continuation(self, near: GroupPlan, steps: tuple[ArmStep, ...]) -> list[GroupPlan]:
+        """A group whose answer crosses the end of a granule, so that a granule is reused that decode wrote in part."""
+        geometry, answered = self._geometry, self._request.max_tokens
+        granule = geometry.granule
+        whole = -(-(near.length + answered // 2) // granule) * granule
+        length = whole - answered // 2
+        on = length + answered + min(TAIL_TOKENS, granule)
+        held = (length + answered - 1) // granule - geometry.speculation_granules
+        hit = min(held * granule, geometry.local_hit(on))
+        if not steps or on + answered > geometry.max_model_len or hit <= geometry.local_hit(length):
+            return []
+        name = f"c{near.tier}"
+        made = self._make(name, near.tier, length, Purpose.CONTINUATION, steps, pairs_of(steps))
+        return [replace(made, sizes=(PartSize(Part.CONTINUED, on, hit, hit),))]
 
     def short_control(self, length: int, endpoint: str) -> list[GroupPlan]:
         steps = short_control_steps(endpoint, self._request.salts_honoured)

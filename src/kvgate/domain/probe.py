@@ -27,6 +27,19 @@ class Arm(str, Enum):
     EXTERNAL_REPEAT = "external_repeat"
     PREFILL_DIRECT = "prefill_direct"
     PREFILL_DIRECT_REPEAT = "prefill_direct_repeat"
+    TWO_LEG = "two_leg"
+    TWO_LEG_REPEAT = "two_leg_repeat"
+    THIRD = "third"
+    MIXED_POPULATE = "mixed_populate"
+    MIXED_HEAD = "mixed_head"
+    MIXED = "mixed"
+    BRANCH_LOCAL = "branch_local"
+    BRANCH = "branch"
+    ISOLATION = "isolation"
+    REFERENCE = "reference"
+    CONTINUATION_COLD = "continuation_cold"
+    CONTINUATION_LOCAL = "continuation_local"
+    CONTINUATION = "continuation"
 
     @property
     def path(self) -> Path:
@@ -45,12 +58,69 @@ _PATHS = {
     Arm.EXTERNAL_REPEAT: Path.EXTERNAL,
     Arm.PREFILL_DIRECT: Path.LOCAL,
     Arm.PREFILL_DIRECT_REPEAT: Path.LOCAL,
+    Arm.TWO_LEG: Path.LOCAL,
+    Arm.TWO_LEG_REPEAT: Path.LOCAL,
+    Arm.THIRD: Path.LOCAL,
+    Arm.MIXED_POPULATE: Path.COLD,
+    Arm.MIXED_HEAD: Path.EXTERNAL,
+    Arm.MIXED: Path.MIXED,
+    Arm.BRANCH_LOCAL: Path.LOCAL,
+    Arm.BRANCH: Path.EXTERNAL,
+    Arm.ISOLATION: Path.COLD,
+    Arm.REFERENCE: Path.COLD,
+    Arm.CONTINUATION_COLD: Path.COLD,
+    Arm.CONTINUATION_LOCAL: Path.LOCAL,
+    Arm.CONTINUATION: Path.EXTERNAL,
 }
+
+# Arms whose KV was computed where they are served: the only ones that may be held against others as local hits. In
+# the order in which they are sent, before anything is loaded from outside.
+LOCAL_BASELINES = (
+    Arm.LOCAL,
+    Arm.LOCAL_REPEAT,
+    Arm.TWO_LEG,
+    Arm.TWO_LEG_REPEAT,
+    Arm.PREFILL_DIRECT,
+    Arm.PREFILL_DIRECT_REPEAT,
+    Arm.BRANCH_LOCAL,
+    Arm.CONTINUATION_LOCAL,
+)
+# Arms a configuration may name; the others come with them or with the route.
+TO_CHOOSE_FROM = (
+    Arm.COLD,
+    Arm.COLD_REPEAT,
+    Arm.LOCAL,
+    Arm.LOCAL_REPEAT,
+    Arm.EXTERNAL,
+    Arm.EXTERNAL_REPEAT,
+    Arm.THIRD,
+    Arm.MIXED,
+    Arm.BRANCH,
+    Arm.CONTINUATION,
+    Arm.ISOLATION,
+    Arm.REFERENCE,
+)
+
+
+class Part(str, Enum):
+    """Which of a group's prompts a probe carries.
+
+    HEAD is a beginning of the whole prompt; BRANCH that beginning, or another, with another tail; CONTINUED the whole
+    prompt, the cold answer to it, and a new tail.
+    """
+
+    WHOLE = "whole"
+    HEAD = "head"
+    BRANCH = "branch"
+    CONTINUED = "continued"
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One request. ``length`` is in prompt tokens; ``salt`` is None where the engine ignores salts."""
+    """One request. ``length`` is in prompt tokens; ``salt`` is None where the engine ignores salts.
+
+    ``rank`` is the data-parallel rank it is pinned to, None if it is not.
+    """
 
     id: str
     group: str
@@ -61,6 +131,7 @@ class Probe:
     length: int
     max_tokens: int
     prompt_sha256: str
+    rank: int | None = None
 
 
 def probe_id(group: str, arm: Arm, attempt: int) -> str:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from kvgate.domain.divergence import compare
 from kvgate.domain.observation import Observation, Outcome
-from kvgate.domain.plan import ArmStep, Forcing, PairKind, Plan, Purpose
-from kvgate.domain.probe import Arm, Path
+from kvgate.domain.plan import ArmStep, PairKind, Plan, Purpose
+from kvgate.domain.probe import LOCAL_BASELINES, Arm, Path
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import Attempt, GroupRecord
 from kvgate.domain.standing import Standing, repeats_of, standing_of, weigh
@@ -67,7 +67,7 @@ def _again(plan: Plan, record: GroupRecord, step: ArmStep, attempts: list[Attemp
         return False
     if step.arm is Arm.COLD and record.plan.purpose is not Purpose.SHORT_CONTROL:
         return standing.unproven.reason is Reason.NOT_COLD
-    if step.path is Path.LOCAL and standing.unproven.reason is Reason.BASELINE_NOT_LOCAL:
+    if step.arm in LOCAL_BASELINES and standing.unproven.reason is Reason.BASELINE_NOT_LOCAL:
         if standing.evidence.external:
             # What was loaded now lies in the local cache: no baseline can be had from this prompt any more.
             return True
@@ -75,7 +75,7 @@ def _again(plan: Plan, record: GroupRecord, step: ArmStep, attempts: list[Attemp
             return Send(step, count, False, limits.settle_s, "the local cache")
         return False
     # A reader that missed has computed the prompt and put it there itself: hitting that would prove no sharing.
-    same_engine = plan.forcing is Forcing.RESET_LOCAL
+    same_engine = not plan.forcing.two_readers
     if step.arm is Arm.EXTERNAL and standing.unproven.reason in WORTH_WAITING and same_engine and _drops(plan, step):
         wait = limits.settle_s * 2.0**count
         waited = sum(limits.settle_s * 2.0**number for number in range(1, count + 1))
@@ -90,24 +90,44 @@ def _longest_wait(plan: Plan) -> float:
 
 def _drops(plan: Plan, step: ArmStep) -> bool:
     """Whether the endpoint's local cache can be dropped, so that an external hit can be asked for again."""
-    if step.path is not Path.EXTERNAL:
-        return False
-    return any(each.endpoint == step.endpoint and each.reset_local for each in plan.capabilities)
+    return step.path is Path.EXTERNAL and plan.can_forget(step.endpoint)
+
+
+# Subjects that are sent again to see a difference again, and the arm that goes before each where there is one.
+_REPEATED = {Arm.THIRD: None, Arm.MIXED: Arm.MIXED_HEAD, Arm.BRANCH: None, Arm.CONTINUATION: None}
 
 
 def _one_more_repeat(plan: Plan, record: GroupRecord) -> Send | None:
     """A further repeat of the subject while one answer differs from its baseline and no other shows it again."""
     step = record.plan.step(Arm.EXTERNAL_REPEAT)
-    if step is None or not _drops(plan, step) or len(record.of(step.arm)) >= plan.limits.subject_repeats:
-        return None
-    subjects = repeats_of(plan, record, (Arm.EXTERNAL, Arm.EXTERNAL_REPEAT))
-    for pair in record.plan.pairs:
-        baseline = standing_of(plan, record, pair.baseline)
-        if pair.subject is Arm.EXTERNAL and baseline is not None:
-            differing = sum(1 for subject in subjects if _differ(plan, baseline, subject))
-            if differing == 1:
+    if step is not None and _drops(plan, step) and len(record.of(step.arm)) < plan.limits.subject_repeats:
+        for pair in record.plan.pairs:
+            subjects = (Arm.EXTERNAL, Arm.EXTERNAL_REPEAT)
+            if pair.subject is Arm.EXTERNAL and _seen_once(plan, record, pair.baseline, subjects):
                 return Send(step, len(record.of(step.arm)), True, 0.0, "")
+    for pair in record.plan.pairs:
+        if pair.subject in _REPEATED and _seen_once(plan, record, pair.baseline, (pair.subject,)):
+            return _again_once(plan, record, pair.subject)
     return None
+
+
+def _seen_once(plan: Plan, record: GroupRecord, baseline: Arm, subjects: tuple[Arm, ...]) -> bool:
+    held = standing_of(plan, record, baseline)
+    if held is None:
+        return False
+    return sum(1 for subject in repeats_of(plan, record, subjects) if _differ(plan, held, subject)) == 1
+
+
+def _again_once(plan: Plan, record: GroupRecord, arm: Arm) -> Send | None:
+    """The next step towards a second answer at this arm; None if it was sent again already, or cannot be."""
+    step, before = record.plan.step(arm), _REPEATED[arm]
+    count = len(record.of(arm))
+    if step is None or count > 1 or (step.drop_local and not plan.can_forget(step.endpoint)):
+        return None
+    first = record.plan.step(before) if before is not None else None
+    if first is not None and len(record.of(first.arm)) == count:
+        return Send(first, count, True, 0.0, "") if plan.can_forget(first.endpoint) else None
+    return Send(step, count, step.drop_local, 0.0, "")
 
 
 def _differ(plan: Plan, baseline: Standing, subject: Standing) -> bool:
@@ -130,15 +150,19 @@ def is_void(plan: Plan, record: GroupRecord) -> bool:
         for step in record.plan.steps
         if (standing := standing_of(plan, record, step.arm)) is not None
     }
-    if any(_lost_or_refused(record, step) for step, _ in standings.values() if step.path is Path.EXTERNAL):
+    if any(_lost_or_refused(record, step) for step, _ in standings.values() if _loads(step)):
         return False
-    ranks: dict[str, set[str]] = {}
+    ranks: dict[tuple[str, int | None], set[str]] = {}
     for step, standing in standings.values():
         if step.path is not Path.COLD and standing.evidence.rank is not None:
-            ranks.setdefault(step.endpoint, set()).add(standing.evidence.rank)
+            ranks.setdefault((step.endpoint, step.rank), set()).add(standing.evidence.rank)
     if any(len(each) > 1 for each in ranks.values()):
         return True
     return any(_is_void(plan, record, step, standing) for step, standing in standings.values())
+
+
+def _loads(step: ArmStep) -> bool:
+    return step.path in (Path.EXTERNAL, Path.MIXED)
 
 
 def _lost_or_refused(record: GroupRecord, step: ArmStep) -> bool:
@@ -149,10 +173,11 @@ def _is_void(plan: Plan, record: GroupRecord, step: ArmStep, standing: Standing)
     if standing.void is not None:
         return standing.void.reason is not Reason.HOOK_FAILED
     if standing.observation is None or standing.observation.outcome is Outcome.LOST:
-        return step.path is not Path.EXTERNAL
+        return not _loads(step)
     if _missed_for_good(plan, step, standing):
         return True
-    baseline = step.arm is not Arm.COLD_REPEAT and record.plan.purpose is not Purpose.SHORT_CONTROL
+    held_against = step.arm in LOCAL_BASELINES or step.arm in (Arm.COLD, Arm.POPULATE, Arm.CONTINUATION_COLD)
+    baseline = held_against and record.plan.purpose is not Purpose.SHORT_CONTROL
     return (
         baseline
         and standing.unproven is not None
@@ -163,7 +188,7 @@ def _is_void(plan: Plan, record: GroupRecord, step: ArmStep, standing: Standing)
 def _missed_for_good(plan: Plan, step: ArmStep, standing: Standing) -> bool:
     """A reader's miss cannot be repeated with the same prompt; another prompt and more patience may show a slow put."""
     missed = standing.unproven is not None and standing.unproven.reason is Reason.EXTERNAL_MISS
-    return missed and step.arm is Arm.EXTERNAL and plan.forcing is Forcing.OTHER_INSTANCE
+    return missed and step.arm is Arm.EXTERNAL and plan.forcing.two_readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +201,8 @@ class GroupOutcome:
 
 
 def outcome_of(plan: Plan, record: GroupRecord) -> GroupOutcome | None:
-    """The outcome of a finished group; None for short controls, which say nothing about the path."""
-    if record.plan.purpose is Purpose.SHORT_CONTROL:
+    """The outcome of a finished group; None for groups that say nothing about the external path."""
+    if record.plan.purpose in (Purpose.SHORT_CONTROL, Purpose.CONTINUATION):
         return None
     subject = standing_of(plan, record, Arm.EXTERNAL) or standing_of(plan, record, Arm.COLD)
     if subject is None:

@@ -91,6 +91,22 @@ def compose(family: Family, lexicon: Lexicon, seed: int, group: str, length: int
     return Prompt(ids, nonce, ("".join(units[asked].words).strip(),) if units else ())
 
 
+def other_tail(family: Family, lexicon: Lexicon, name: str, head: Ids, count: int) -> Ids:
+    """``head`` with a tail of ``count`` tokens that asks for something in it; ``name`` seeds what is asked for."""
+    choose = _Chooser(f"{name}/tail")
+    shelf = next(choose) % max(1, len(head) // LONGEST_SPAN) if family.record else 0
+    asked = _render(family.question, lexicon, {"{shelf}": _shelf(shelf)})[-count:]
+    filling = _padding(family, lexicon, choose, count - len(asked))
+    return np.array([*head.tolist(), *filling, *asked], dtype=np.int32)
+
+
+def continued(family: Family, lexicon: Lexicon, name: str, turn: tuple[Ids, tuple[int, ...]], length: int) -> Ids:
+    """A prompt of ``length`` tokens that goes on after a prompt and its answer (``turn``) with one more question."""
+    whole, answered = turn
+    so_far = np.concatenate([whole, np.array(answered, dtype=np.int32)])
+    return other_tail(family, lexicon, f"{name}/on", so_far, length - len(so_far))
+
+
 def nonce_of(seed: int, group: str, key: tuple[str, str]) -> str:
     """The nonce with which the prompt of that name, of the family and language ``key``, begins."""
     return _drawn_nonce(_chooser(seed, group, key))

@@ -9,6 +9,7 @@ class Reason(str, Enum):
 
     # FAIL
     LEAK = "LEAK"
+    ISOLATION = "ISOLATION"
     DIVERGED = "DIVERGED"
     DIVERGED_INTERMITTENT = "DIVERGED_INTERMITTENT"
     DRIFT = "DRIFT"
@@ -86,6 +87,10 @@ REASONS: dict[Reason, ReasonText] = {
     Reason.LEAK: ReasonText(
         "The answer contains the nonce of another request.",
         "Take the deployment out of service: requests read each other's memory.",
+    ),
+    Reason.ISOLATION: ReasonText(
+        "A prompt under a cache salt of its own was served KV that was written under another salt.",
+        "Do not let tenants share this deployment: who guesses a prompt reads what others computed for it.",
     ),
     Reason.DIVERGED: ReasonText(
         "The answer on reused KV differs from the answer on computed KV, and does so again when repeated.",

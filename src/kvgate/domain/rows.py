@@ -125,11 +125,28 @@ def void(view: PairView) -> Decision | None:
     short = view.plan.kind is PairKind.COLD_VS_COLD_REPEAT
     if baseline is not None and baseline.unproven is not None and _contaminated(baseline):
         return _inconclusive(Problem(Reason.FLOOR_WRONG, baseline.unproven.detail) if short else baseline.unproven)
-    if baseline is not None and subject is not None and baseline.endpoint == subject.endpoint:
+    if baseline is not None and subject is not None and _at_one_place(baseline, subject):
         one, other = baseline.evidence.rank, subject.evidence.rank
         if one is not None and other is not None and one != other:
             return _inconclusive(Problem(Reason.RANK_CHANGED, f"baseline on rank {one}, subject on rank {other}"))
     return None
+
+
+def isolation(view: PairView) -> Decision | None:
+    """Row 10, looked at before any answer: tokens of another key space came in."""
+    side = view.subject
+    if view.plan.kind is not PairKind.ISOLATION_VS_COLD or side is None:
+        return None
+    local, external = side.evidence.local or 0, side.evidence.external or 0
+    if not local + external:
+        return None
+    detail = f"a prompt under a salt of its own got {external} tokens from outside and {local} from the local cache"
+    return _fail(Reason.ISOLATION, detail)
+
+
+def _at_one_place(one: Standing, other: Standing) -> bool:
+    """Whether both were sent to the same engine, so that another rank is a change nobody asked for."""
+    return (one.endpoint, one.pinned) == (other.endpoint, other.pinned)
 
 
 _PROTOCOL = {
@@ -235,6 +252,9 @@ def tolerant_beyond(view: PairView) -> Decision | None:
             return _fail(Reason.TOKENS_DIFFER, _told(result))
         reason = Reason.TEXT_ONLY if result.divergence is None else Reason.LOGPROBS_UNUSABLE
         return _inconclusive(Problem(reason, f"the answers differ; {result.drift_problem}"))
+    if beyond and view.plan.kind is PairKind.GATEWAY_VS_TWO_LEG and not _repeats(view):
+        detail = f"{_told(result)}; but two legs sent straight do not give the same answer twice either"
+        return _inconclusive(Problem(Reason.UNSTABLE, detail))
     if beyond and _baseline_is_odd(view):
         detail = (
             f"{_told(result)}; but the baseline's own repeat differs from it as far, and the subject agrees with that"
@@ -250,6 +270,11 @@ def tolerant_beyond(view: PairView) -> Decision | None:
     if view.strict and not result.ids_equal:
         return _fail(Reason.TOKENS_DIFFER, detail)
     return _inconclusive(Problem(Reason.UNSTABLE, f"{detail}; not again in {len(view.repeats)} repeats"))
+
+
+def _repeats(view: PairView) -> bool:
+    """Whether the baseline agrees with its own repeat within the envelope."""
+    return view.control is not None and not view.beyond(view.control)
 
 
 def _baseline_is_odd(view: PairView) -> bool:
@@ -312,6 +337,7 @@ ROWS: tuple[tuple[int, Row], ...] = (
     (2, missing),
     (3, refused),
     (4, void),
+    (10, isolation),
     (5, protocol),
     (6, exact_ids),
     (7, exact_drift),
@@ -365,12 +391,22 @@ def path_named(plan: PairPlan, endpoint: str, problem: Problem | None) -> str:
     path = plan.subject.path.value
     if problem is not None and problem.reason is Reason.SUBJECT_REFUSED:
         return f"{path} path: {endpoint} refuses what it answers when it computes the prompt"
-    if plan.kind is PairKind.EXTERNAL_VS_LOCAL:
-        return f"external path: KV loaded into {endpoint} differs from KV it computed"
-    if plan.kind is PairKind.EXTERNAL_VS_COLD:
-        return f"external path: what was saved or loaded at {endpoint} differs from a cold run"
-    if plan.kind is PairKind.LOCAL_VS_COLD:
-        return f"local path: {endpoint}'s own prefix cache differs from a cold run"
-    if plan.kind is PairKind.TRANSFER_VS_DIRECT:
-        return f"transfer: what {endpoint} answers after prefill handed its KV to decode differs from prefill alone"
-    return f"cold path: two cold runs at {endpoint} differ"
+    return _SPEAKS_AGAINST[plan.kind].format(endpoint)
+
+
+_SPEAKS_AGAINST = {
+    PairKind.EXTERNAL_VS_LOCAL: "external path: KV loaded into {} differs from KV it computed",
+    PairKind.EXTERNAL_VS_COLD: "external path: what was saved or loaded at {} differs from a cold run",
+    PairKind.LOCAL_VS_COLD: "local path: {}'s own prefix cache differs from a cold run",
+    PairKind.COLD_VS_COLD_REPEAT: "cold path: two cold runs at {} differ",
+    PairKind.TRANSFER_VS_DIRECT: "transfer: what {} answers after prefill handed its KV to decode differs from "
+    "prefill alone",
+    PairKind.GATEWAY_VS_TWO_LEG: "gateway: what {} answers differs from the same two legs sent past it",
+    PairKind.THIRD_VS_LOCAL: "external path: KV that {} loaded lives on in its own cache and differs from computed KV",
+    PairKind.MIXED_VS_LOCAL: "mixed path: a local beginning with an external rest at {} differs from computed KV",
+    PairKind.BRANCH_VS_LOCAL: "external path: a beginning loaded into {} under another tail differs from computed KV",
+    PairKind.ISOLATION_VS_COLD: "isolation: {} reads KV that was written under another salt",
+    PairKind.COLD_VS_REFERENCE: "cold path: {} differs from the reference where neither reused anything",
+    PairKind.CONTINUATION_VS_COLD: "local path: KV that decode wrote at {} differs from a cold run",
+    PairKind.CONTINUATION_VS_LOCAL: "external path: KV that decode wrote and {} loaded differs from what it holds",
+}

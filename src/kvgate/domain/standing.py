@@ -6,8 +6,8 @@ from kvgate.domain.deployment import Role
 from kvgate.domain.evidence import VOIDING, WEAKENING, Evidence, exercised_problem, read_evidence, transfer_problem
 from kvgate.domain.history import DropOutcome
 from kvgate.domain.observation import Observation, Outcome
-from kvgate.domain.plan import ArmStep, GroupPlan, Plan, Route
-from kvgate.domain.probe import Arm, Path
+from kvgate.domain.plan import ArmStep, GroupPlan, Plan, Route, length_of
+from kvgate.domain.probe import LOCAL_BASELINES, Arm, Path
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import Attempt, GroupRecord
 
@@ -17,8 +17,8 @@ class Standing:
     """One attempt, weighed.
 
     ``number`` is the attempt's place, from 0. ``void`` says why it neither acquits nor convicts; ``unproven`` why
-    its path is not shown; ``weak`` what else forbids a PASS. ``shape`` is how many prompt tokens were reused,
-    None if unknown.
+    its path is not shown; ``weak`` what else forbids a PASS. ``pinned`` is the data-parallel rank that was asked for.
+    ``shape`` is how many prompt tokens were reused, None if unknown.
     """
 
     arm: Arm
@@ -29,6 +29,7 @@ class Standing:
     void: Problem | None
     unproven: Problem | None
     weak: tuple[Problem, ...]
+    pinned: int | None = None
     attempts: int = 1
     refusals: int = 0
     refused_with: str = ""
@@ -55,25 +56,17 @@ def weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number:
 
 def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number: int) -> Standing:
     evidence = read_evidence(
-        group.length,
+        length_of(group, step),
         attempt.before,
         attempt.after,
         attempt.observation,
         plan.by_source_grade,
         attempt.counters_detail,
     )
-    expected = group.expected_external if step.path is Path.EXTERNAL else group.expected_local
-    unproven = exercised_problem(step.path, expected, evidence, plan.policy)
-    if unproven is None and step.path is Path.EXTERNAL:
-        unproven = _undropped(step, attempt, evidence)
-    # A prefill engine that is asked alone transfers nothing; every other answer was transferred.
-    through = plan.route is not Route.DIRECT and plan.deployment.endpoint(step.endpoint).role is not Role.PREFILL
-    if unproven is None and through:
-        unproven = transfer_problem(group.length, evidence, plan.policy)
-    own = group.step(Arm.COLD)
-    fresh = step.salt is not None and own is not None and own.salt != step.salt
-    if unproven is not None and step.path is Path.COLD and unproven.reason is Reason.NOT_COLD and fresh:
-        unproven = Problem(Reason.SALT_IGNORED, unproven.detail)
+    if step.arm is Arm.REFERENCE:
+        # Whatever else it serves and however it counts: a prompt with a nonce of its own is new to it.
+        evidence = replace(evidence, problems=())
+    unproven = _unproven(plan, group, step, attempt, evidence)
     weak = [problem for problem in evidence.problems if problem.reason in WEAKENING]
     observation = attempt.observation
     if observation is not None and observation.prompt_echoed is False:
@@ -87,10 +80,36 @@ def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number
         endpoint=step.endpoint,
         observation=observation,
         evidence=evidence,
-        void=_void(attempt, evidence),
+        void=_void(step, attempt, evidence),
         unproven=unproven,
         weak=tuple(weak),
+        pinned=step.rank,
     )
+
+
+def _unproven(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, evidence: Evidence) -> Problem | None:
+    """Why the attempt is not shown to have come by its path, or None if it is."""
+    if step.arm is Arm.REFERENCE and not (evidence.local or evidence.external):
+        return None
+    found = exercised_problem(step.path, group.expected(step), evidence, plan.policy)
+    if found is None and step.path is Path.EXTERNAL:
+        found = _undropped(step, attempt, evidence)
+    # A prefill engine that is asked alone transfers nothing; every other answer was transferred.
+    alone = plan.deployment.endpoint(step.endpoint).role in (Role.PREFILL, Role.REFERENCE)
+    if found is None and plan.route is not Route.DIRECT and not alone:
+        found = transfer_problem(length_of(group, step), evidence, plan.policy)
+    if found is None:
+        return None
+    if found.reason is Reason.BASELINE_NOT_LOCAL and step.arm not in LOCAL_BASELINES:
+        return Problem(Reason.PATH_NOT_EXERCISED, found.detail)
+    if found.reason is Reason.NOT_COLD and _under_fresh_salt(group, step):
+        return Problem(Reason.SALT_IGNORED, found.detail)
+    return found
+
+
+def _under_fresh_salt(group: GroupPlan, step: ArmStep) -> bool:
+    own = group.step(Arm.COLD)
+    return step.salt is not None and own is not None and own.salt != step.salt
 
 
 def _cut_short(observation: Observation | None, max_tokens: int) -> str | None:
@@ -110,7 +129,7 @@ def _undropped(step: ArmStep, attempt: Attempt, evidence: Evidence) -> Problem |
     return None
 
 
-def _void(attempt: Attempt, evidence: Evidence) -> Problem | None:
+def _void(step: ArmStep, attempt: Attempt, evidence: Evidence) -> Problem | None:
     for hook in attempt.hooks:
         if hook.exit_code != 0:
             ended = "ran out of time or could not start" if hook.exit_code is None else f"exit {hook.exit_code}"
@@ -118,11 +137,9 @@ def _void(attempt: Attempt, evidence: Evidence) -> Problem | None:
             return Problem(Reason.HOOK_FAILED, f"{hook.name}: {ended}: {last_line[0]}")
     if attempt.observation is not None and "recomputed" in attempt.observation.marks:
         return Problem(Reason.RECOMPUTED, "the reply is marked as recomputed")
+    if step.rank is not None and evidence.rank is not None and evidence.rank != str(step.rank):
+        return Problem(Reason.RANK_CHANGED, f"rank {step.rank} was asked for, rank {evidence.rank} served")
     return evidence.first(*VOIDING)
-
-
-# Arms that must be local hits, in the order in which they are sent.
-_LOCAL_ARMS = (Arm.LOCAL, Arm.LOCAL_REPEAT, Arm.PREFILL_DIRECT, Arm.PREFILL_DIRECT_REPEAT)
 
 
 def standing_of(plan: Plan, record: GroupRecord, arm: Arm) -> Standing | None:
@@ -132,7 +149,7 @@ def standing_of(plan: Plan, record: GroupRecord, arm: Arm) -> Standing | None:
     if step is None or not attempts:
         return None
     weighed = [weigh(plan, record.plan, step, attempt, number) for number, attempt in enumerate(attempts)]
-    if step.path is Path.LOCAL:
+    if arm in LOCAL_BASELINES:
         weighed = _before_contamination(plan, record, weighed)
     chosen = next((standing for standing in weighed if standing.proven), weighed[-1])
     refused = [
@@ -146,7 +163,7 @@ def standing_of(plan: Plan, record: GroupRecord, arm: Arm) -> Standing | None:
 def _before_contamination(plan: Plan, record: GroupRecord, weighed: list[Standing]) -> list[Standing]:
     """Local hits after an external load hold what was loaded: they are no baseline (design §3.2)."""
     found: list[Standing] = []
-    before = _LOCAL_ARMS[: _LOCAL_ARMS.index(weighed[0].arm)]
+    before = LOCAL_BASELINES[: LOCAL_BASELINES.index(weighed[0].arm)]
     loaded = any(standing.evidence.external for standing in repeats_of(plan, record, before))
     for standing in weighed:
         problem = Problem(Reason.BASELINE_NOT_LOCAL, "an earlier attempt loaded this prompt from outside")

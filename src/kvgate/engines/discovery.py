@@ -39,6 +39,7 @@ class ServerFacts:
     prefix_caching: bool | None = None
     retention_interval: int | None = None
     speculative_method: str | None = None
+    capacity: int | None = None
     sources: tuple[tuple[str, str], ...] = ()
 
 
@@ -228,6 +229,9 @@ def _from_metrics(page: str | None, dialect: Dialect) -> dict[str, tuple[Any, st
         "granule": ("cache_hit_alignment_tokens", "effective_attention_block_size"),
         "retention_interval": ("prefix_cache_retention_interval",),
     }
+    blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
+    if blocks.isdigit() and size.isdigit():
+        found["capacity"] = (int(blocks) * int(size), dialect.config_sample)
     for name, keys in names.items():
         value = next((int(labels[key]) for key in keys if labels.get(key, "").isdigit()), None)
         if value is not None and (value > 0 or name == "retention_interval"):

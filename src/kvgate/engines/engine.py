@@ -115,7 +115,7 @@ class HttpEngine:
         if probe.salt is not None:
             fields["cache_salt"] = probe.salt
         request_id = f"kvgate-{settings.run_id}-{probe.id}{'-prefill' if prefill_only else ''}"
-        seen = await self._wire.complete(request_body(fields, body), body, request_id, stream, count)
+        seen = await self._wire.complete(request_body(fields, body), body, request_id, stream, count, probe.rank)
         if settings.secret is None:
             return seen
         return replace(seen, detail=settings.hide(seen.detail), text=settings.hide(seen.text))

@@ -140,24 +140,35 @@ class Wire:
         self._timeouts = timeouts
 
     async def complete(
-        self, body: bytes, prompt: EncodedPrompt, request_id: str, stream: bool, most: int = MOST_TOKENS
+        self,
+        body: bytes,
+        prompt: EncodedPrompt,
+        request_id: str,
+        stream: bool,
+        most: int = MOST_TOKENS,
+        rank: int | None = None,
     ) -> Observation:
-        """Send one request for ``most`` tokens. Broken off before any byte, it is sent once more, and marked."""
-        first = await self._once(body, prompt, request_id, stream, most)
+        """Send one request for ``most`` tokens, pinned to a data-parallel rank if one is given.
+
+        Broken off before any byte, it is sent once more, and marked.
+        """
+        first = await self._once(body, prompt, request_id, stream, most, rank)
         if not isinstance(first, _BrokenEarly):
             return first
         await anyio.sleep(SETTLING_S)
-        second = await self._once(body, prompt, request_id + "-retry", stream, most)
+        second = await self._once(body, prompt, request_id + "-retry", stream, most, rank)
         if isinstance(second, _BrokenEarly):
             return Observation(Outcome.LOST, detail=second.detail, marks=("retried",), timing=second.timing)
         return _marked(second, "retried")
 
     async def _once(
-        self, body: bytes, prompt: EncodedPrompt, request_id: str, stream: bool, most: int
+        self, body: bytes, prompt: EncodedPrompt, request_id: str, stream: bool, most: int, rank: int | None
     ) -> "Observation | _BrokenEarly":
         exchange = _Exchange(self._timeouts, prompt, stream, self._hide)
         exchange.most = most
         headers = {**self._headers, "X-Request-Id": request_id}
+        if rank is not None:
+            headers["X-data-parallel-rank"] = str(rank)
         request = httpx.Request("POST", self._url, headers=headers, content=body, extensions=self._extensions)
         try:
             with anyio.CancelScope() as scope:

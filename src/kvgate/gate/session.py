@@ -1,7 +1,7 @@
 """Carries out a plan: asks the domain what comes next, does it, and records every word before anything is judged."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvgate.domain.counters import Counter, Counters, difference
 from kvgate.domain.evidence import counted
@@ -20,13 +20,13 @@ from kvgate.domain.history import (
     Waited,
 )
 from kvgate.domain.observation import Observation, Outcome
-from kvgate.domain.plan import GroupPlan, Plan, warmup_name
+from kvgate.domain.plan import ArmStep, Forcing, GroupPlan, Plan, length_of, warmup_name
 from kvgate.domain.planning import PromptSource, replacement_group
-from kvgate.domain.probe import Arm, Probe, probe_id
+from kvgate.domain.probe import Arm, Part, Path, Probe, probe_id
 from kvgate.domain.progress import GroupOutcome, Send, hopeless, is_void, next_send, outcome_of
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import RunRecord
-from kvgate.ports import Body, Clock, Engine, Hooks, Sink, Watcher
+from kvgate.ports import Body, Clock, DropReply, Engine, Hooks, Sink, Watcher
 
 DROP_TRIES = 6
 ALIVE_TRIES = 3
@@ -36,12 +36,16 @@ GROSS_GROUPS = 2
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The user's hooks by arm, how long one may take, and how long counters may lag (seconds)."""
+    """The user's hooks by arm, how long one may take, and how long counters may lag (seconds).
+
+    ``restart`` is the command that restarts the engine under test; empty if there is none.
+    """
 
     before_arm: Mapping[Arm, tuple[str, ...]]
     after_arm: Mapping[Arm, tuple[str, ...]]
     hook_s: float
     evidence_s: float
+    restart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ class Session:
         self._computed = 0
         self._replaced = 0
         self._prompt_path = ""
+        self._flooded = 0
         self._outcomes: list[GroupOutcome] = []
 
     async def run(self) -> None:
@@ -123,8 +128,11 @@ class Session:
             prompt = self._prompts.make((shortest.family, shortest.language), name, shortest.length)
             engine = self._engines[endpoint]
             body = engine.encode(prompt.ids)
-            for number in range(WARMUP_PROBES):
-                probe = self._probe(name, Arm.WARMUP, number, endpoint, "a", shortest.length, prompt.sha256)
+            # Every rank has lazy parts of its own.
+            ranks = sorted({step.rank for step in _steps(self._plan, endpoint)}, key=lambda rank: rank or 0)
+            for number in range(WARMUP_PROBES * len(ranks)):
+                step = ArmStep(Arm.WARMUP, endpoint, Path.COLD, "a", rank=ranks[number % len(ranks)])
+                probe = self._probe(name, step, number, shortest.length, prompt.sha256)
                 await self._send(engine, probe, body)
                 await engine.drop_local()
 
@@ -146,14 +154,26 @@ class Session:
 
     async def _run_group(self, group: GroupPlan, replaces: str | None) -> None:
         prompt = self._prompts.for_group(group)
-        bodies = {endpoint: self._engines[endpoint].encode(prompt.ids) for endpoint in _endpoints(group)}
-        self._prompt_path = self._sink.keep_prompt(group.id, next(iter(bodies.values())).encoded)
+        bodies: dict[tuple[str, Part], Body] = {}
         self._note(GroupStarted(self._now(), group, replaces))
         while (send := next_send(self._plan, self.record.groups[group.id])) is not None:
             self._check_budget()
             self._watcher.arm_started(group.id, send.step.arm.value, send.attempt)
-            engine = self._engines[send.step.endpoint]
-            await self._attempt(group, send, engine, bodies[send.step.endpoint])
+            engine, key = self._engines[send.step.endpoint], (send.step.endpoint, send.step.part)
+            if key not in bodies:
+                ids = self._prompts.part_of(group, prompt.ids, send.step.part, self._answered(group))
+                if ids is None:
+                    break
+                bodies[key] = engine.encode(ids)
+            if not self._prompt_path:
+                self._prompt_path = self._sink.keep_prompt(group.id, bodies[key].encoded)
+            await self._attempt(group, send, engine, bodies[key])
+        self._prompt_path = ""
+
+    def _answered(self, group: GroupPlan) -> tuple[int, ...] | None:
+        """The token IDs that answered the group's cold prompt."""
+        answers = (attempt.observation for attempt in self.record.groups[group.id].of(Arm.COLD) if attempt.ok)
+        return next((answer.token_ids for answer in answers if answer is not None), None)
 
     async def _attempt(self, group: GroupPlan, send: Send, engine: Engine, body: Body) -> None:
         step = send.step
@@ -162,16 +182,14 @@ class Session:
         if not await self._hook("before_arm", self._settings.before_arm, group, send):
             return
         if send.drop_local:
-            await self._drop(group, send, engine)
+            await self._forget(group, send, engine)
         before = await self._read(engine, group, send, Moment.BEFORE, None, 0)
-        probe = self._probe(
-            group.id, step.arm, send.attempt, step.endpoint, step.salt, group.length, group.prompt_sha256
-        )
+        probe = self._probe(group.id, step, send.attempt, body.length, group.prompt_sha256)
         refused = (await self._send(engine, probe, body)).outcome is Outcome.REFUSED
         # A refused prompt is never counted: there is nothing to wait for.
-        expected = 0 if refused else group.length
+        expected = 0 if refused else body.length
         after = await self._read(engine, group, send, Moment.AFTER, before, expected)
-        self._computed += self._cost(before, after, group.length)
+        self._computed += self._cost(before, after, body.length)
         await self._hook("after_arm", self._settings.after_arm, group, send)
 
     async def _send(self, engine: Engine, probe: Probe, body: Body) -> Observation:
@@ -211,7 +229,19 @@ class Session:
         )
         return reading.counters
 
-    async def _drop(self, group: GroupPlan, send: Send, engine: Engine) -> None:
+    async def _forget(self, group: GroupPlan, send: Send, engine: Engine) -> None:
+        """Make the engine forget what it has computed, in the plan's way; whether it did, its counters tell."""
+        if self._plan.forcing is Forcing.RESTART:
+            reply = await self._restart(group, send, engine)
+        elif self._plan.forcing is Forcing.EVICT:
+            reply = await self._flood(group, send, engine)
+        else:
+            reply = await self._drop(engine)
+        self._note(
+            CacheDropped(self._now(), engine.name, group.id, send.step.arm, send.attempt, reply.outcome, reply.detail)
+        )
+
+    async def _drop(self, engine: Engine) -> DropReply:
         """Drop the local cache; a refusal usually means that blocks are still held, so it is asked again."""
         pause = 0.25
         for number in range(DROP_TRIES):
@@ -220,15 +250,40 @@ class Session:
                 break
             await self._wait(pause, f"{engine.name} refused to drop its cache: {reply.detail}")
             pause *= 2
-        self._note(
-            CacheDropped(self._now(), engine.name, group.id, send.step.arm, send.attempt, reply.outcome, reply.detail)
-        )
+        return reply
+
+    async def _restart(self, group: GroupPlan, send: Send, engine: Engine) -> DropReply:
+        """Run the user's restart hook and wait until the engine answers again."""
+        ended = await self._run_hook("restart", self._settings.restart, group, send)
+        if ended != 0:
+            return DropReply(DropOutcome.UNAVAILABLE, "the restart hook failed")
+        deadline = self._clock.now() + self._settings.hook_s
+        while not await engine.alive():
+            if self._clock.now() >= deadline:
+                raise Stop(Problem(Reason.ENDPOINT_LOST, f"{engine.name} does not answer after the restart hook"))
+            await self._clock.sleep(0.5)
+        return DropReply(DropOutcome.DROPPED, "restarted")
+
+    async def _flood(self, group: GroupPlan, send: Send, engine: Engine) -> DropReply:
+        """Send other prompts until as many tokens went through as drive everything else out."""
+        count = -(-self._plan.flood_tokens // group.length)
+        for _ in range(count):
+            self._flooded += 1
+            name = f"flood-{self._flooded}"
+            prompt = self._prompts.make((group.family, group.language), name, group.length)
+            step = ArmStep(Arm.WARMUP, engine.name, Path.COLD, "a", rank=send.step.rank)
+            probe = replace(self._probe(name, step, 0, group.length, prompt.sha256), max_tokens=1)
+            await self._send(engine, probe, engine.encode(prompt.ids))
+            self._computed += group.length
+            self._check_budget()
+        return DropReply(DropOutcome.DROPPED, f"flooded with {count} prompts of {group.length} tokens")
 
     async def _hook(self, when: str, hooks: Mapping[Arm, tuple[str, ...]], group: GroupPlan, send: Send) -> bool:
         """Run the arm's hook if it has one; False if it failed."""
         argv = hooks.get(send.step.arm)
-        if argv is None:
-            return True
+        return argv is None or await self._run_hook(f"{when}.{send.step.arm.value}", argv, group, send) == 0
+
+    async def _run_hook(self, name: str, argv: tuple[str, ...], group: GroupPlan, send: Send) -> int | None:
         arm = send.step.arm
         environment = {
             "KVGATE_RUN": self._run_id,
@@ -236,40 +291,27 @@ class Session:
             "KVGATE_ARM": arm.value,
             "KVGATE_ATTEMPT": str(send.attempt),
             "KVGATE_ENDPOINT": send.step.endpoint,
-            "KVGATE_LENGTH": str(group.length),
+            "KVGATE_LENGTH": str(length_of(group, send.step)),
             "KVGATE_PROMPT": self._prompt_path,
             "KVGATE_EXPECTED_EXTERNAL": str(group.expected_external),
         }
         result = await self._hooks.run(argv, environment, self._settings.hook_s)
-        name = f"{when}.{arm.value}"
-        self._note(
-            HookRan(
-                self._now(),
-                name,
-                group.id,
-                arm,
-                send.attempt,
-                argv,
-                result.exit_code,
-                round(result.seconds, 3),
-                result.output,
-            )
-        )
-        if result.exit_code != 0:
+        code, seconds = result.exit_code, round(result.seconds, 3)
+        self._note(HookRan(self._now(), name, group.id, arm, send.attempt, argv, code, seconds, result.output))
+        if code != 0:
             self._watcher.said(f"hook {name} failed: {result.output.strip().splitlines()[-1:]}")
-        return result.exit_code == 0
+        return code
 
     async def _wait(self, seconds: float, why: str) -> None:
         self._note(Waited(self._now(), seconds, why))
         await self._clock.sleep(seconds)
 
-    def _probe(
-        self, group: str, arm: Arm, attempt: int, endpoint: str, salt: str | None, length: int, sha256: str
-    ) -> Probe:
+    def _probe(self, group: str, step: ArmStep, attempt: int, length: int, sha256: str) -> Probe:
         """Salts are unique per run and group: pool keys outlive runs."""
-        salted = f"kvgate-{self._run_id}-{group}-{salt}" if salt is not None and self._plan.salts_honoured else None
-        name = probe_id(group, arm, attempt)
-        return Probe(name, group, arm, attempt, endpoint, salted, length, self._plan.max_tokens, sha256)
+        salts = step.salt is not None and self._plan.salts_honoured
+        salted = f"kvgate-{self._run_id}-{group}-{step.salt}" if salts else None
+        name, most = probe_id(group, step.arm, attempt), self._plan.max_tokens
+        return Probe(name, group, step.arm, attempt, step.endpoint, salted, length, most, sha256, step.rank)
 
     @staticmethod
     def _cost(before: Counters | None, after: Counters | None, length: int) -> int:
@@ -297,6 +339,10 @@ class Session:
         if sum(outcome.gross for outcome in self._outcomes) >= GROSS_GROUPS:
             detail = f"stopped early after {done} groups: {GROSS_GROUPS} groups show gross differences"
             raise Stop(Problem(Reason.DIVERGED, detail))
+
+
+def _steps(plan: Plan, endpoint: str) -> list[ArmStep]:
+    return [step for group in plan.groups for step in group.steps if step.endpoint == endpoint]
 
 
 def _endpoints(group: GroupPlan) -> tuple[str, ...]:
