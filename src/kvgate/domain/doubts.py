@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, DIRECT_LOCAL, LOCAL_REPEAT, Control
-from kvgate.domain.pairing import NOISY_SHARE, GroupView
+from kvgate.domain.noise import COLD_REPEAT, DIRECT_LOCAL, LOCAL_REPEAT, Control
+from kvgate.domain.pairing import ALIGNED_PAIRS, NOISY_SHARE, GroupView
 from kvgate.domain.plan import Plan
 from kvgate.domain.reasons import Problem, Reason
 
@@ -22,10 +22,10 @@ def _alignment(plan: Plan, views: tuple[GroupView, ...]) -> tuple[Problem, ...]:
     if plan.policy.accept_unproven_alignment:
         return ()
     controls = [control for view in views if view.record.plan.aligned for control in view.controls]
-    differing = _contradicted(COLD_LOCAL, COLD_REPEAT, controls)
+    differing = _contradicted(ALIGNED_PAIRS, COLD_REPEAT, controls)
     if differing is None:
         return ()
-    detail = f"the engine repeats cold runs exactly, yet at aligned lengths {differing} local hits differ from them"
+    detail = f"the engine repeats cold runs exactly, yet at aligned lengths {differing} hits differ from them"
     return (Problem(Reason.ALIGNMENT_UNPROVEN, detail),)
 
 
@@ -33,19 +33,18 @@ def _transfer(plan: Plan, views: tuple[GroupView, ...]) -> tuple[Problem, ...]:
     """Prefill and decode engines that repeat themselves and differ: another build, or every transfer is wrong."""
     if plan.deployment.alike is not None:
         return ()
-    differing = _contradicted(DIRECT_LOCAL, LOCAL_REPEAT, [control for view in views for control in view.controls])
+    differing = _contradicted((DIRECT_LOCAL,), LOCAL_REPEAT, [control for view in views for control in view.controls])
     if differing is None:
         return ()
     detail = f"the engines repeat themselves exactly, yet {differing} transferred answers differ from prefill alone"
     return (Problem(Reason.TRANSFER_UNPROVEN, detail),)
 
 
-def _contradicted(kind: str, repeats: str, controls: Iterable[Control]) -> str | None:
-    """How many of the controls of a kind differ, where most do although the repeats are exact; else None."""
-    exact: dict[str, list[bool]] = {kind: [], repeats: []}
-    for control in controls:
-        exact.setdefault(control.kind, []).append(control.comparison.exact)
-    repeated, seen = exact[repeats], exact[kind]
+def _contradicted(kinds: tuple[str, ...], repeats: str, controls: Iterable[Control]) -> str | None:
+    """How many of the controls of these kinds differ, where most do although the repeats are exact; else None."""
+    every = tuple(controls)
+    seen = [control.comparison.exact for control in every if control.kind in kinds]
+    repeated = [control.comparison.exact for control in every if control.kind == repeats]
     repeats_itself = bool(repeated) and repeated.count(False) <= NOISY_SHARE * len(repeated)
     if not seen or not repeats_itself or 2 * seen.count(True) > len(seen):
         return None

@@ -15,6 +15,8 @@ MARGIN = 3.0
 LOCAL_REPEAT = "local_vs_local_repeat"
 COLD_REPEAT = "cold_vs_cold_repeat"
 COLD_LOCAL = PairKind.LOCAL_VS_COLD.value
+# The same where nothing is kept locally: equality to the last bit shows the alignment; a difference informs nobody.
+COLD_EXTERNAL = PairKind.EXTERNAL_VS_COLD.value
 # What was transferred against what prefill answers alone: shows whether the two engines answer alike.
 DIRECT_LOCAL = PairKind.TRANSFER_VS_DIRECT.value
 

@@ -3,7 +3,15 @@
 from dataclasses import dataclass, replace
 
 from kvgate.domain.divergence import Comparison, compare
-from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, DIRECT_LOCAL, LOCAL_REPEAT, Control, envelope_for
+from kvgate.domain.noise import (
+    COLD_EXTERNAL,
+    COLD_LOCAL,
+    COLD_REPEAT,
+    DIRECT_LOCAL,
+    LOCAL_REPEAT,
+    Control,
+    envelope_for,
+)
 from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import PairKind, PairPlan, Plan, warmup_name
 from kvgate.domain.probe import Arm, Part
@@ -15,6 +23,8 @@ from kvgate.domain.standing import Standing, repeats_of, standing_of
 
 # Up to this share of inexact controls a pair may still be exact, but a difference then has to come again bit by bit.
 NOISY_SHARE = 0.1
+# Controls that show at aligned lengths whether a hit must equal a cold run.
+ALIGNED_PAIRS = (COLD_LOCAL, COLD_EXTERNAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +39,10 @@ class GroupView:
 
     @property
     def shows_alignment(self) -> bool:
-        """Whether an aligned group shows cold equal to local at exactly 0.0, both on their proven paths."""
+        """Whether an aligned group shows cold equal to a hit at exactly 0.0, both on their proven paths."""
         if not self.record.plan.aligned:
             return False
-        return any(control.kind == COLD_LOCAL and control.comparison.exact for control in self.controls)
+        return any(control.kind in ALIGNED_PAIRS and control.comparison.exact for control in self.controls)
 
 
 def view_group(plan: Plan, record: GroupRecord) -> GroupView:
@@ -47,12 +57,14 @@ def view_group(plan: Plan, record: GroupRecord) -> GroupView:
 
 
 def _controls(record: GroupRecord, standings: dict[Arm, Standing]) -> tuple[Control, ...]:
-    kinds = (
+    kinds: tuple[tuple[str, Arm, Arm], ...] = (
         (LOCAL_REPEAT, Arm.LOCAL, Arm.LOCAL_REPEAT),
         (COLD_REPEAT, Arm.COLD, Arm.COLD_REPEAT),
         (COLD_LOCAL, Arm.COLD, Arm.LOCAL),
         (DIRECT_LOCAL, Arm.PREFILL_DIRECT, Arm.TWO_LEG if Arm.TWO_LEG in standings else Arm.LOCAL),
     )
+    if Arm.LOCAL not in standings:
+        kinds = (*kinds, (COLD_EXTERNAL, Arm.COLD, Arm.EXTERNAL))
     found: list[Control] = []
     for kind, one, other in kinds:
         comparison = _proven_comparison(standings.get(one), standings.get(other))
@@ -250,11 +262,13 @@ _NEVER_EXACT = {
 
 
 def proves_alignment(everyone: tuple[GroupView, ...], apart_from: GroupView) -> bool:
-    """Whether most of the other aligned groups show cold equal to local at exactly 0.0; a single one may be luck."""
+    """Whether most of the other aligned groups show cold equal to a hit at exactly 0.0; a single one may be luck."""
     shown = [
         each.shows_alignment
         for each in everyone
-        if each is not apart_from and each.record.plan.aligned and any(c.kind == COLD_LOCAL for c in each.controls)
+        if each is not apart_from
+        and each.record.plan.aligned
+        and any(control.kind in ALIGNED_PAIRS for control in each.controls)
     ]
     return 2 * sum(shown) > len(shown)
 

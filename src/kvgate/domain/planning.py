@@ -30,6 +30,8 @@ from kvgate.domain.recipe import (
     what_is_missing,
 )
 
+# Tokens by which an answer runs past the end of a granule (the last one's KV is not yet written).
+CROSSING = 2
 # How much longer each replacement waits for puts than the group before it.
 PATIENCE = 3.0
 MOST_PATIENCE = 4
@@ -204,12 +206,12 @@ class _GroupBuilder:
         """A group whose answer crosses the end of a granule, so that a granule is reused that decode wrote in part."""
         geometry, answered = self._geometry, self._request.max_tokens
         granule = geometry.granule
-        whole = -(-(near.length + answered // 2) // granule) * granule
-        length = whole - answered // 2
-        on = length + answered + min(TAIL_TOKENS, granule)
-        held = (length + answered - 1) // granule - geometry.speculation_granules
-        hit = min(held * granule, geometry.local_hit(on))
-        if not steps or on + answered > geometry.max_model_len or hit <= geometry.local_hit(length):
+        # The answer ends just past a granule and the new tail within the next, so that whoever reads it puts no more.
+        whole = -(-(near.length + answered) // granule) * granule
+        length = whole + CROSSING - answered
+        on = whole + CROSSING + max(1, min(TAIL_TOKENS, granule - CROSSING - 1))
+        hit = geometry.local_hit(on)
+        if not steps or on + answered > geometry.max_model_len or hit <= length:
             return []
         name = f"c{near.tier}"
         made = self._make(name, near.tier, length, Purpose.CONTINUATION, steps, pairs_of(steps))

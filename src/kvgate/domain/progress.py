@@ -1,11 +1,12 @@
 """What to do next in a group, as a pure function of what was recorded of it so far."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvgate.domain.divergence import compare
 from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import ArmStep, PairKind, Plan, Purpose
-from kvgate.domain.probe import LOCAL_BASELINES, Arm, Path
+from kvgate.domain.probe import LOCAL_BASELINES, Arm, Part, Path
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import Attempt, GroupRecord
 from kvgate.domain.standing import Standing, repeats_of, standing_of, weigh
@@ -71,7 +72,8 @@ def _again(plan: Plan, record: GroupRecord, step: ArmStep, attempts: list[Attemp
         if standing.evidence.external:
             # What was loaded now lies in the local cache: no baseline can be had from this prompt any more.
             return True
-        if count < limits.local_attempts:
+        # A prompt with another tail would find what its first attempt computed.
+        if count < limits.local_attempts and step.part is Part.WHOLE:
             return Send(step, count, False, limits.settle_s, "the local cache")
         return False
     # A reader that missed has computed the prompt and put it there itself: hitting that would prove no sharing.
@@ -103,19 +105,25 @@ def _one_more_repeat(plan: Plan, record: GroupRecord) -> Send | None:
     if step is not None and _drops(plan, step) and len(record.of(step.arm)) < plan.limits.subject_repeats:
         for pair in record.plan.pairs:
             subjects = (Arm.EXTERNAL, Arm.EXTERNAL_REPEAT)
-            if pair.subject is Arm.EXTERNAL and _seen_once(plan, record, pair.baseline, subjects):
+            if pair.subject is Arm.EXTERNAL and _seen_once(plan, record, pair.baseline, subjects, _differ):
                 return Send(step, len(record.of(step.arm)), True, 0.0, "")
     for pair in record.plan.pairs:
-        if pair.subject in _REPEATED and _seen_once(plan, record, pair.baseline, (pair.subject,)):
+        if pair.subject in _REPEATED and _seen_once(plan, record, pair.baseline, (pair.subject,), _drifts):
             return _again_once(plan, record, pair.subject)
     return None
 
 
-def _seen_once(plan: Plan, record: GroupRecord, baseline: Arm, subjects: tuple[Arm, ...]) -> bool:
+def _seen_once(
+    plan: Plan,
+    record: GroupRecord,
+    baseline: Arm,
+    subjects: tuple[Arm, ...],
+    differs: Callable[[Plan, Standing, Standing], bool],
+) -> bool:
     held = standing_of(plan, record, baseline)
     if held is None:
         return False
-    return sum(1 for subject in repeats_of(plan, record, subjects) if _differ(plan, held, subject)) == 1
+    return sum(1 for subject in repeats_of(plan, record, subjects) if differs(plan, held, subject)) == 1
 
 
 def _again_once(plan: Plan, record: GroupRecord, arm: Arm) -> Send | None:
@@ -133,6 +141,12 @@ def _again_once(plan: Plan, record: GroupRecord, arm: Arm) -> Send | None:
 def _differ(plan: Plan, baseline: Standing, subject: Standing) -> bool:
     left, right = _answers(baseline, subject)
     return left is not None and right is not None and not compare(left, right).within(plan.policy.envelope_floor_nat)
+
+
+def _drifts(_plan: Plan, baseline: Standing, subject: Standing) -> bool:
+    """Whether the answers differ in anything: hits are cheap to send again, and most engines repeat hits exactly."""
+    left, right = _answers(baseline, subject)
+    return left is not None and right is not None and not compare(left, right).exact
 
 
 def _answers(baseline: Standing, subject: Standing) -> tuple[Observation | None, Observation | None]:

@@ -7,7 +7,7 @@ from kvgate.domain.evidence import VOIDING, WEAKENING, Evidence, exercised_probl
 from kvgate.domain.history import DropOutcome
 from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import ArmStep, GroupPlan, Plan, Route, length_of
-from kvgate.domain.probe import LOCAL_BASELINES, Arm, Path
+from kvgate.domain.probe import LOCAL_BASELINES, Arm, Part, Path
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import Attempt, GroupRecord
 
@@ -94,6 +94,8 @@ def _unproven(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, evi
     found = exercised_problem(step.path, group.expected(step), evidence, plan.policy)
     if found is None and step.path is Path.EXTERNAL:
         found = _undropped(step, attempt, evidence)
+    if found is None and step.part is Part.CONTINUED and step.path is not Path.COLD:
+        found = _not_decodes(group, step, evidence)
     # A prefill engine that is asked alone transfers nothing; every other answer was transferred.
     alone = plan.deployment.endpoint(step.endpoint).role in (Role.PREFILL, Role.REFERENCE)
     if found is None and plan.route is not Route.DIRECT and not alone:
@@ -105,6 +107,15 @@ def _unproven(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, evi
     if found.reason is Reason.NOT_COLD and _under_fresh_salt(group, step):
         return Problem(Reason.SALT_IGNORED, found.detail)
     return found
+
+
+def _not_decodes(group: GroupPlan, step: ArmStep, evidence: Evidence) -> Problem | None:
+    """Why what was reused is not what decode wrote: no more than the prompt, or more than the answer can have left."""
+    reused, most = (evidence.local or 0) + (evidence.external or 0), sum(group.expected(step))
+    if group.length < reused <= most:
+        return None
+    detail = f"{reused} tokens were reused, of which decode wrote those from {group.length} to {most}"
+    return Problem(Reason.PATH_NOT_EXERCISED, detail)
 
 
 def _under_fresh_salt(group: GroupPlan, step: ArmStep) -> bool:
