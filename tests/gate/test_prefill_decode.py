@@ -11,7 +11,10 @@ from kvgate.cli.output import ProgressWatcher
 from kvgate.cli.run import carry_out
 from kvgate.cli.selftest import config_for
 from kvgate.config.load import load_config_with_digest
+from kvgate.domain.history import ProbeAnswered
 from kvgate.domain.judge import judge
+from kvgate.domain.observation import Observation
+from kvgate.domain.plan import PairKind
 from kvgate.domain.probe import Arm
 from kvgate.domain.record import RunRecord
 from kvgate.domain.ruling import RunVerdict
@@ -21,6 +24,12 @@ from kvgate.sim.faults import BY_NAME
 from kvgate.sim.presets import PRESETS, scaled
 from kvgate.sim.topology import Topology
 from kvgate.store.run_directory import read_history, read_manifest
+
+
+def histories(folder: Path) -> list[Observation]:
+    """The replies of the one run kept in a folder."""
+    (run,) = (folder / "runs").iterdir()
+    return [entry.observation for entry in read_history(run) if isinstance(entry, ProbeAnswered)]
 
 
 def gated(folder: Path, fault: str = "healthy", leave_out: str = "", **changes: Any) -> RunVerdict:
@@ -75,6 +84,25 @@ def test_the_guilty_part_is_named(fault: str, part: str, leave_out: str, tmp_pat
         assert {"external path"} == blamed(ruling)
     else:
         assert any("transfer" in advice for advice in ruling.advice)
+
+
+def test_each_leg_is_kept_with_what_its_engine_said(tmp_path: Path) -> None:
+    gated(tmp_path)
+    two = [seen for seen in histories(tmp_path) if seen.legs]
+    assert two
+    for seen in two:
+        assert ["prefill", "decode"] == [leg.endpoint for leg in seen.legs]
+        first, second = seen.legs
+        assert (1, seen.token_ids) == (len(first.token_ids or ()), second.token_ids)
+        assert None not in (first.usage, second.usage, first.timing)
+
+
+def test_the_same_prompt_goes_past_the_gateway_too(tmp_path: Path) -> None:
+    ruling = gated(tmp_path)
+    arms = {arm.arm: arm for arm in ruling.groups[0].arms}
+    assert ("decode", True) == (arms[Arm.TWO_LEG].endpoint, arms[Arm.TWO_LEG].proven)
+    exact = {pair.kind for pair in ruling.groups[0].pairs if pair.exact}
+    assert {PairKind.GATEWAY_VS_TWO_LEG, PairKind.TRANSFER_VS_DIRECT} <= exact
 
 
 def test_a_difference_between_prefill_and_decode_needs_a_word_from_the_operator(tmp_path: Path) -> None:

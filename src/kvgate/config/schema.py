@@ -154,8 +154,8 @@ class GateConfig(_Section):
     short_control: bool = Field(True, description="true or false: send one group below the hit floor as a control")
     arms: Annotated[list[Arm], Field(min_length=2)] = Field(
         [Arm.COLD, Arm.COLD_REPEAT, Arm.LOCAL, Arm.LOCAL_REPEAT, Arm.EXTERNAL, Arm.EXTERNAL_REPEAT],
-        description="list out of cold, cold_repeat, local, local_repeat, external, external_repeat, third (local again "
-        "after a load), mixed (local beginning, external rest), branch (same beginning, other tail), continuation (KV "
+        description="all, or a list out of cold, cold_repeat, local, local_repeat, external, external_repeat, third "
+        "(local again after a load), mixed (local beginning, external rest), branch (same beginning, other tail), continuation (KV "
         "that decode wrote), isolation (another salt must miss), reference (an independent endpoint)",
     )
     families: Annotated[list[FamilyConfig], Field(min_length=1)] = Field(
@@ -170,6 +170,11 @@ class GateConfig(_Section):
     seed: Annotated[Whole, Field(ge=0, lt=2**63)] | None = Field(
         None, description="seed of prompts and nonces, a whole number; leave out for a new one each run"
     )
+
+    @field_validator("arms", mode="before")
+    @classmethod
+    def _all_arms(cls, arms: object) -> object:
+        return [arm.value for arm in TO_CHOOSE_FROM] if arms == "all" else arms
 
     @field_validator("arms")
     @classmethod

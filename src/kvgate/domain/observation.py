@@ -31,6 +31,19 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Leg:
+    """What one engine said to its part of a request that was sent in two legs."""
+
+    endpoint: str
+    outcome: Outcome
+    detail: str
+    status: int | None
+    token_ids: tuple[int, ...] | None
+    usage: Usage | None
+    timing: Timing | None
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """One reply as it came.
 
@@ -38,6 +51,7 @@ class Observation:
     (natural logarithm, n entries); ``top_ids`` and ``top_logprobs`` are n rows of the k most likely tokens.
     ``prompt_echoed`` is whether the prompt IDs the server says it saw equal those sent; None if it said nothing.
     ``transfer`` are the parameters (JSON) by which a decode engine may fetch this prompt's KV, where there were any.
+    ``legs`` are the parts of a request that was sent in two, first prefill's.
     ``marks`` are things worth knowing that are no error: ``retried``, ``recomputed``, ``no-done-marker``.
     """
 
@@ -55,6 +69,7 @@ class Observation:
     timing: Timing | None = None
     marks: tuple[str, ...] = ()
     transfer: str | None = None
+    legs: tuple[Leg, ...] = ()
 
     @property
     def ok(self) -> bool:

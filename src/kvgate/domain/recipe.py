@@ -242,8 +242,15 @@ _COSTS_IF_ASKED = {
 }
 
 
+# Cheap beside a cold run, and each finds faults that the usual six arms cannot.
+_WORTH_ASKING = (Arm.THIRD, Arm.MIXED, Arm.BRANCH)
+
+
 def what_is_missing(steps: tuple[ArmStep, ...], asked: frozenset[Arm]) -> tuple[str, ...]:
     """Arms a full group would have, or that were asked for, and that are lacking, each with the power that costs."""
     arms = {step.arm for step in steps}
     usual = [text for arm, text in _COSTS.items() if arm not in arms]
-    return (*usual, *(text for arm, text in _COSTS_IF_ASKED.items() if arm in asked and arm not in arms))
+    lacking = [text for arm, text in _COSTS_IF_ASKED.items() if arm in asked and arm not in arms]
+    not_asked = [arm.value for arm in _WORTH_ASKING if arm not in asked]
+    told = [f"not asked for in gate.arms: {', '.join(not_asked)}"] if not_asked and Arm.EXTERNAL in arms else []
+    return (*usual, *lacking, *told)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kvgate.domain.counters import Counter, Counters, Reading
 from kvgate.domain.history import DropOutcome
-from kvgate.domain.observation import Observation, Timing
+from kvgate.domain.observation import Leg, Observation, Timing
 from kvgate.domain.probe import Probe
 from kvgate.domain.prompt import Ids
 from kvgate.engines.engine import HttpEngine
@@ -64,13 +64,16 @@ class GatewayEngine:
         if self._through is not None:
             return await self._through.complete(probe, body)
         first = await self._prefill[0].leg(probe, body, REMOTE_DECODE, prefill_only=True)
+        legs: tuple[Leg, ...] = (_leg(self._prefill[0].name, first),)
         if not first.ok:
-            return replace(first, detail=f"{self._prefill[0].name}, prefill leg: {first.detail}")
+            return replace(first, detail=f"{self._prefill[0].name}, prefill leg: {first.detail}", legs=legs)
         # Without parameters the decode engine computes all again, which its counters will show.
         second = await self._entry.leg(probe, body, first.transfer)
+        legs = (*legs, _leg(self._entry.name, second))
         if not second.ok:
-            return replace(second, detail=f"{self._entry.name}, decode leg: {second.detail}")
-        return replace(second, timing=_together(first.timing, second.timing), transfer=first.transfer)
+            return replace(second, detail=f"{self._entry.name}, decode leg: {second.detail}", legs=legs)
+        timing = _together(first.timing, second.timing)
+        return replace(second, timing=timing, transfer=first.transfer, legs=legs)
 
     async def drop_local(self) -> DropReply:
         """Drop the prefix caches behind the gateway. Gateways drop the engines' answers, so each engine is asked.
@@ -102,6 +105,10 @@ class GatewayEngine:
             if not await engine.alive():
                 return False
         return True
+
+
+def _leg(endpoint: str, seen: Observation) -> Leg:
+    return Leg(endpoint, seen.outcome, seen.detail, seen.status, seen.token_ids, seen.usage, seen.timing)
 
 
 def _together(first: Timing | None, second: Timing | None) -> Timing | None:
