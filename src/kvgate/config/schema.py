@@ -155,8 +155,8 @@ class GateConfig(_Section):
     arms: Annotated[list[Arm], Field(min_length=2)] = Field(
         [Arm.COLD, Arm.COLD_REPEAT, Arm.LOCAL, Arm.LOCAL_REPEAT, Arm.EXTERNAL, Arm.EXTERNAL_REPEAT],
         description="all, or a list out of cold, cold_repeat, local, local_repeat, external, external_repeat, third "
-        "(local again after a load), mixed (local beginning, external rest), branch (same beginning, other tail), continuation (KV "
-        "that decode wrote), isolation (another salt must miss), reference (an independent endpoint)",
+        "(local again after a load), mixed (local beginning, external rest), branch (same beginning, other tail), "
+        "continuation (KV that decode wrote), isolation (another salt must miss), reference (an independent endpoint)",
     )
     families: Annotated[list[FamilyConfig], Field(min_length=1)] = Field(
         default_factory=lambda: [FamilyConfig(family="codebook", language="en")],
