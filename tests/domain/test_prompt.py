@@ -2,12 +2,14 @@
 
 import itertools
 
+import numpy as np
 import pytest
 
 from kvgate.config.families import load_family
-from kvgate.domain.prompt import Family, Lexicon, TooShortError, compose
+from kvgate.domain.prompt import Family, Lexicon, TooShortError, compose, other_tail
 
-KEYS = list(itertools.product(("codebook", "prose"), ("en", "zh")))
+FAMILIES = ("codebook", "prose", "chat", "agent", "code", "shared_prefix", "random")
+KEYS = list(itertools.product(FAMILIES, ("en", "zh")))
 PREFIX = (1,)
 
 
@@ -76,8 +78,10 @@ def test_the_asked_codewords_stand_in_the_record_asked_for() -> None:
 @pytest.mark.parametrize(("name", "language"), KEYS)
 def test_short_lengths_are_refused_not_cut(name: str, language: str) -> None:
     family = load_family(name, language)
-    with pytest.raises(TooShortError, match="does not fit into 16 tokens"):
-        compose(family, by_bytes(family), 7, "g1", 16, 32)
+    # Token soup is little more than its number.
+    short = 14 if name == "random" else 16
+    with pytest.raises(TooShortError, match=f"does not fit into {short} tokens"):
+        compose(family, by_bytes(family), 7, "g1", short, 32)
 
 
 def test_tokenizers_with_long_pieces_still_give_exact_lengths() -> None:
@@ -86,3 +90,25 @@ def test_tokenizers_with_long_pieces_still_give_exact_lengths() -> None:
     assert [64, 65, 777] == [len(compose(family, lexicon, 7, "g1", length, 32).ids) for length in (64, 65, 777)]
     no_single = Lexicon(dict.fromkeys(family.pieces(), (5, 6, 7)), ())
     assert 1000 == len(compose(family, no_single, 7, "g1", 1000, 32).ids)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_prompts_of_a_shared_family_differ_in_their_number_alone(language: str) -> None:
+    family = load_family("shared_prefix", language)
+    lexicon = by_bytes(family)
+    one, other = (compose(family, lexicon, 7, name, 900, 16) for name in ("g1", "g2"))
+    assert one.nonce != other.nonce
+    assert (one.nonce,) == one.asked
+    differing = np.flatnonzero(one.ids != other.ids)
+    assert 0 < len(differing) <= len(one.nonce)
+    assert differing.max() < len(one.nonce) + len(lexicon.prefix)
+
+
+def test_another_tail_keeps_the_beginning_and_asks_for_something_in_it() -> None:
+    family = load_family("codebook", "en")
+    lexicon = by_bytes(family)
+    whole = compose(family, lexicon, 7, "g", 900, 16)
+    branch = other_tail(family, lexicon, "7/g", whole.ids[:400], 48)
+    assert 448 == len(branch)
+    assert (branch[:400] == whole.ids[:400]).all()
+    assert (branch[400:] != whole.ids[400:448]).any()

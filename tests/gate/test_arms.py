@@ -51,6 +51,7 @@ def gated(
 async def _gated(
     folder: Path, fault: str, arms: list[str], change: Change, made: dict[str, Any]
 ) -> tuple[Plan, RunVerdict]:
+    folder.mkdir(exist_ok=True)
     preset, tier, reference = made.pop("preset", "dense"), made.pop("tier", 531), made.pop("reference", None)
     deployment = make_deployment(scaled(PRESETS[preset], 16), fault=fault, **made)
     other = make_deployment(scaled(PRESETS[preset], 16), memory=Memory(make_weights(reference or 0)))
@@ -224,3 +225,18 @@ def test_a_restart_hook_that_fails_is_told(tmp_path: Path) -> None:
     _, ruling = gated(tmp_path, arms=USUAL, change=change)
     assert ("INCONCLUSIVE", "HOOK_FAILED") == (ruling.verdict.value, ruling.reasons[0].reason.value)
     assert "no such unit" in ruling.reasons[0].detail
+
+
+# -- families --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("family", ["chat", "agent", "code", "shared_prefix", "random"])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_family_passes_on_a_healthy_engine_and_finds_a_spoilt_block(
+    family: str, language: str, tmp_path: Path
+) -> None:
+    def change(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
+        content["gate"]["families"] = [{"family": family, "language": language}]
+
+    _, healthy = gated(tmp_path / "healthy", arms=USUAL, change=change, tier=1043)
+    assert "PASS" == healthy.verdict.value, healthy.reasons
+    _, spoilt = gated(tmp_path / "spoilt", "zero_last_block", arms=USUAL, change=change, tier=1043)
+    assert "FAIL" == spoilt.verdict.value, spoilt.reasons

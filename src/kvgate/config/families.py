@@ -22,6 +22,7 @@ class _FamilyFile(BaseModel):
     header: str
     record: str = ""
     question: str
+    shared: bool = False
     words: list[str] = []
     sentences: _Texts
     padding: _Texts
@@ -45,6 +46,7 @@ def load_family(name: str, language: str) -> Family:
         words=tuple(content.words),
         sentences=tuple(content.sentences),
         padding=tuple(content.padding),
+        shared=content.shared,
     )
 
 

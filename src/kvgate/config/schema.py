@@ -135,7 +135,11 @@ class DeploymentConfig(_Section):
 class FamilyConfig(_Section):
     """One prompt family in one language."""
 
-    family: Literal["codebook", "prose"] = Field("codebook", description="codebook or prose")
+    family: Literal["codebook", "prose", "chat", "agent", "code", "shared_prefix", "random"] = Field(
+        "codebook",
+        description="codebook (recall from every part), prose, chat, agent, code, shared_prefix (prompts that differ "
+        "in their number alone) or random (token soup: noisy, for stress)",
+    )
     language: Literal["en", "zh"] = Field("en", description="en or zh")
 
 
@@ -160,7 +164,8 @@ class GateConfig(_Section):
     )
     families: Annotated[list[FamilyConfig], Field(min_length=1)] = Field(
         default_factory=lambda: [FamilyConfig(family="codebook", language="en")],
-        description="list of {family: codebook|prose, language: en|zh}; groups take them in turn",
+        description="list of {family: codebook|prose|chat|agent|code|shared_prefix|random, language: en|zh}; groups "
+        "take them in turn",
     )
     forcing: Literal["auto"] | Forcing = Field(
         "auto",

@@ -23,7 +23,8 @@ class Family:
     """Texts of one prompt family in one language.
 
     ``header``, ``record`` and ``question`` are templates as pieces; ``{nonce}``, ``{shelf}`` and ``{word}`` are
-    slots. A family without records (prose) is sentences only. ``padding`` are words used to reach the length.
+    slots. A family without records (prose) is sentences only. ``padding`` are words used to reach the length. Prompts
+    of a ``shared`` family are alike but for their nonce, which is what they ask for.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Family:
     words: tuple[str, ...]
     sentences: tuple[str, ...]
     padding: tuple[str, ...]
+    shared: bool = False
 
     def pieces(self) -> tuple[str, ...]:
         """Every piece of text the family can use, each once, in a fixed order."""
@@ -75,6 +77,8 @@ def compose(family: Family, lexicon: Lexicon, seed: int, group: str, length: int
     """
     choose = _chooser(seed, group, (family.name, family.language))
     nonce = _drawn_nonce(choose)
+    if family.shared:
+        choose = _Chooser(f"{seed}/{family.name}/{family.language}")
     head = [*lexicon.prefix, *_render(family.header, lexicon, {"{nonce}": tuple(nonce)})]
     # The question names a shelf, so its length depends on the choice; room is made for the longest.
     widest = max("0123456789", key=lambda digit: len(lexicon.ids[digit]))
@@ -88,6 +92,8 @@ def compose(family: Family, lexicon: Lexicon, seed: int, group: str, length: int
     tail = _render(family.question, lexicon, {"{shelf}": _shelf(asked)})
     padding = _padding(family, lexicon, choose, length - len(head) - len(body) - len(tail))
     ids = np.array([*head, *body, *padding, *tail], dtype=np.int32)
+    if family.shared:
+        return Prompt(ids, nonce, (nonce,))
     return Prompt(ids, nonce, ("".join(units[asked].words).strip(),) if units else ())
 
 
