@@ -144,7 +144,7 @@ FAULTS: tuple[Fault, ...] = (
     _pd("transfer", "transfer_subtle", "one transferred block has the wrong scale", "VA#13439", _FAIL, _DIVERGED, **_BOTH),
     _pd("transfer", "transfer_unsaid", "the same, and nobody says whether prefill and decode are alike", "VA#13439", _UNKNOWN, ("TRANSFER_UNPROVEN",), alike=None, **_BOTH),
     _pd("transfer", "transfer_last_token", "the prompt's last token is taken for a draft's, and its KV is another's", "VL#47466", _FAIL, _DIVERGED),
-    _pd("transfer", "transfer_extra_block", "a prompt of whole blocks is transferred one block too late", "VA#8908", _FAIL, _DIVERGED, lengths="exact", tiers=(528, 1040)),
+    _pd("transfer", "transfer_extra_block", "a prompt of whole blocks is transferred one block too late", "VA#8908", _FAIL, _DIVERGED, lengths="exact", tiers=(528,)),
     _pd("transfer", "transfer_decays", "transfers are in order for a while, and wrong for ever after", "SG#23020", _FAIL, _DIVERGED),
     _pd("transfer", "lease_expired", "transferred KV was freed and written over, differently each time", "VL#25897", _FAIL, _DIVERGED, **_BOTH),
     _pd("transfer", "stale_reference", "the transfer hands over an older prompt's KV", "VL#52234", _FAIL, _DIVERGED, **_BOTH),
