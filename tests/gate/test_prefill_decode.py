@@ -1,5 +1,6 @@
 """The whole tool against embedded prefill/decode deployments: proof on both sides, and the guilty part by name."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from kvgate.errors import ConfigError
 from kvgate.sim.deployment import make_deployment, serving
 from kvgate.sim.faults import BY_NAME
 from kvgate.sim.presets import PRESETS, scaled
-from kvgate.sim.topology import Topology
+from kvgate.sim.topology import ProxyKind, Topology
 from kvgate.store.run_directory import read_history, read_manifest
 
 
@@ -38,9 +39,10 @@ def gated(folder: Path, fault: str = "healthy", leave_out: str = "", **changes: 
 
 
 async def _gated(folder: Path, fault: str, leave_out: str, changes: dict[str, Any]) -> RunVerdict:
-    deployment = make_deployment(scaled(PRESETS["dense"], 16), Topology.PD, fault)
+    row = BY_NAME[fault]
+    deployment = make_deployment(scaled(PRESETS[row.preset], 16), Topology.PD, fault, proxy=row.proxy)
     async with serving(deployment) as urls:
-        content: dict[str, Any] = config_for(BY_NAME["healthy_pd"], urls, folder)
+        content: dict[str, Any] = config_for(replace(BY_NAME["healthy_pd"], tiers=row.tiers), urls, folder)
         content["deployment"].update(changes)
         endpoints = content["deployment"]["endpoints"]
         content["deployment"]["endpoints"] = [each for each in endpoints if each["name"] != leave_out]
@@ -103,6 +105,51 @@ def test_the_same_prompt_goes_past_the_gateway_too(tmp_path: Path) -> None:
     assert ("decode", True) == (arms[Arm.TWO_LEG].endpoint, arms[Arm.TWO_LEG].proven)
     exact = {pair.kind for pair in ruling.groups[0].pairs if pair.exact}
     assert {PairKind.GATEWAY_VS_TWO_LEG, PairKind.TRANSFER_VS_DIRECT} <= exact
+
+
+@pytest.mark.parametrize("kind", [ProxyKind.LAYERWISE, ProxyKind.ROUTER])
+def test_a_healthy_deployment_passes_behind_every_proxy(kind: ProxyKind, tmp_path: Path) -> None:
+    name = {ProxyKind.LAYERWISE: "healthy_pd_layerwise", ProxyKind.ROUTER: "healthy_pd_router"}[kind]
+    assert kind is BY_NAME[name].proxy
+    ruling = gated(tmp_path, name)
+    assert ("PASS", set()) == (ruling.verdict.value, blamed(ruling))
+    for group in ruling.groups:
+        arms = {arm.arm: arm for arm in group.arms}
+        assert (0, group.expected_external) == (arms[Arm.EXTERNAL].local, arms[Arm.EXTERNAL].external)
+        assert all(arm.proven for arm in arms.values())
+
+
+# The table names the guilty part; the gate, which has one route at a time, names it by what it says on both.
+POOL = ("pd_pool", "pd_swallowed_failure", "decode_puts_early")
+TRANSFER = ("transfer_relayout", "transfer_last_token")
+PROXY = (
+    "proxy_temperature",
+    "proxy_first_token_lost",
+    "proxy_retokenises",
+    "proxy_mixes_clients",
+    "proxy_caches_answers",
+)
+
+
+@pytest.mark.parametrize("fault", POOL)
+def test_a_guilty_pool_is_named_behind_the_proxy(fault: str, tmp_path: Path) -> None:
+    assert "pool" == BY_NAME[fault].guilty
+    ruling = gated(tmp_path, fault)
+    assert ("FAIL", {"external path"}) == (ruling.verdict.value, blamed(ruling))
+
+
+@pytest.mark.parametrize("fault", TRANSFER)
+def test_a_guilty_transfer_shows_without_the_proxy_too(fault: str, tmp_path: Path) -> None:
+    assert "transfer" == BY_NAME[fault].guilty
+    ruling = gated(tmp_path, fault, leave_out="gateway")
+    assert "FAIL" == ruling.verdict.value
+    assert "transfer" in blamed(ruling)
+
+
+@pytest.mark.parametrize("fault", PROXY)
+def test_a_guilty_proxy_leaves_nothing_wrong_in_two_legs(fault: str, tmp_path: Path) -> None:
+    assert "proxy" == BY_NAME[fault].guilty
+    assert ("PASS", set()) == ((ruling := gated(tmp_path, fault, leave_out="gateway")).verdict.value, blamed(ruling))
 
 
 def test_a_difference_between_prefill_and_decode_needs_a_word_from_the_operator(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from kvgate.sim.answers import ON_ANSWER, Reply
 from kvgate.sim.deployment import Deployment, make_deployment
 from kvgate.sim.dials import QUIET
 from kvgate.sim.faults import BY_NAME, FAULTS
+from kvgate.sim.garbling import ON_TRANSFER
 from kvgate.sim.node import Node
-from kvgate.sim.planting import ON_LOAD, ON_TRANSFER
+from kvgate.sim.planting import ON_LOAD
 from kvgate.sim.presets import PRESETS, scaled
 from kvgate.sim.topology import Topology
 from tests.sim.driving import (
@@ -69,6 +70,8 @@ def test_everything_that_can_be_planted_stands_in_the_table() -> None:
     # These are no change to bytes that are loaded: a scratch block is put, a missing owner is never read, a stale
     # reference stands for other bytes altogether.
     elsewhere = {"scratch_block", "shared_owner_missing", "stale_reference", "refused_hit"}
+    # Nor are transfers that do not take place at all.
+    elsewhere |= {"transfer_fails", "no_parameters", "hit_not_held", "hit_not_held_router"}
     assert elsewhere == {each.name for each in FAULTS if each.where in places and each.name not in places[each.where]}
     assert {"dead_bytes", "lossy_declared"} == {each.name for each in FAULTS if each.where == "control"} & set(ON_LOAD)
 
@@ -362,12 +365,16 @@ def test_loads_are_wrong_while_others_run_and_only_then() -> None:
     )
 
 
-def test_what_needs_traffic_says_so() -> None:
-    direct = {"transfer_reversed", "transfer_foreign_tail", "transfer_relayout", "transfer_subtle", "stale_reference"}
+def test_what_the_gate_is_not_ready_for_says_so() -> None:
+    traffic = {"mixed_only", "concurrent_only", "after_a_cancel", "proxy_swallows_refusal"}
+    understood = {
+        "hit_not_held",
+        "proxy_one_behind",
+        "proxy_cuts_prompt",
+        "proxy_adds_token",
+        "decode_recomputes_at_times",
+        "foreign_on_decode",
+    }
     named = {fault.name for fault in FAULTS if fault.needs}
-    assert (
-        {"mixed_only", "concurrent_only", "after_a_cancel"}
-        <= named
-        <= {"mixed_only", "concurrent_only", "after_a_cancel", *direct}
-    )
+    assert traffic | understood == named
     assert QUIET == BY_NAME["concurrent_only"].dials

@@ -160,4 +160,4 @@ def test_a_transfer_from_a_prefiller_that_is_gone_is_an_error(parts: dict[str, S
         body = {"model": "sim", "prompt": ids, "max_tokens": 4, "kv_transfer_params": params}
         assert 500 == decode.post("/v1/completions", json=body).status_code
         assert 8 == len(said(answer(decode, ids))[0])
-        assert 502 == proxy.post("/v1/completions", json=body).status_code
+        assert 500 == proxy.post("/v1/completions", json=body).status_code

@@ -7,9 +7,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvgate.sim.faults import BY_NAME
+from kvgate.sim.garbling import ON_TRANSFER, SOME_TRANSFERS
 from kvgate.sim.network import Sequence
 from kvgate.sim.node import Node
-from kvgate.sim.planting import ON_TRANSFER
 from kvgate.sim.presets import PRESETS
 from kvgate.sim.proxy import Proxy
 from kvgate.sim.topology import Topology
@@ -120,7 +120,7 @@ def test_the_proxy_passes_refusals_on_and_knows_little_else() -> None:
         assert 400 == gateway.post("/v1/completions", content=b"{").status_code
         assert 404 == gateway.post("/v1/completions", json={**completion([5]), "model": "no"}).status_code
         assert [404, 404] == [gateway.get("/metrics").status_code, gateway.post("/tokenize", json={}).status_code]
-        assert {"status": "ok"} == gateway.get("/healthcheck").json()
+        assert "ok" == gateway.get("/healthcheck").json()["status"]
         assert 8 == len(said(answer(gateway, prompt(100)))[0])
 
 
@@ -224,16 +224,26 @@ def test_each_fault_of_transfers_changes_bytes_and_logprobs(fault: str) -> None:
     row = BY_NAME[fault]
     assert ("transfer", Topology.PD) == (row.where, row.topology)
     prefill, decode = pair(row.preset, fault)
-    for seed in (8, 9):
+    for seed in range(8, 8 + (SOME_TRANSFERS if fault == "transfer_decays" else 2)):
         ask(decode, prompt(531, seed), incoming=handed(prefill, prompt(531, seed)))
-    ids = prompt(531)
+    # The decoder has kept nothing of this prompt, also where it keeps prefixes.
+    ids = prompt(row.tiers[0] if row.tiers else 531)
     right = ask(engine(row.preset), ids)
-    for _ in range(2):
-        reply = ask(decode, ids, incoming=handed(prefill, ids))
+    for salt in ("a", "b"):
+        reply = ask(decode, ids, salt, incoming=handed(prefill, ids, salt))
         assert drift(right, reply) > 0.0
         # The bytes of a stale reference are as they were given: they are another prompt's.
         assert (decode.deeds[-1].spoilt == 0) == (fault == "stale_reference")
     assert ask(prefill, ids).rows == right.rows, "the prefiller's own answers are right"
+
+
+def test_a_transfer_goes_wrong_only_where_the_fault_says() -> None:
+    for fault, length, count in (("transfer_extra_block", 531, 3), ("transfer_decays", 531, SOME_TRANSFERS)):
+        prefill, decode = pair(fault=fault)
+        for seed in range(count):
+            ids = prompt(length, seed)
+            assert ask(prefill, ids).rows == ask(decode, ids, incoming=handed(prefill, ids)).rows
+        assert {0} == {deed.spoilt for deed in decode.deeds}
 
 
 def test_an_expired_lease_spoils_each_transfer_differently() -> None:

@@ -9,7 +9,7 @@ from kvgate import __version__
 from kvgate.cli.exit_codes import ExitCode, guarded
 from kvgate.cli.output import Format, ListFormat
 from kvgate.domain.policy import PolicyName
-from kvgate.sim.topology import Part, Topology
+from kvgate.sim.topology import Part, ProxyKind, Topology
 
 app = typer.Typer(
     name="kvgate",
@@ -156,6 +156,14 @@ def sim_serve(
     ] = None,
     divisor: Annotated[int, typer.Option("--divisor", min=1, help="Divide every length of the geometry by this.")] = 1,
     topology: Annotated[Topology | None, typer.Option("--topology", help="The engines there are.")] = None,
+    proxy: Annotated[
+        ProxyKind | None,
+        typer.Option(
+            "--proxy",
+            help="What stands before prefill and decode: vllm-ascend's load-balance proxy, its layerwise sibling "
+            "(decode first), or a router like vllm-router.",
+        ),
+    ] = None,
     part: Annotated[Part, typer.Option("--part", help="Serve only this part; the others run elsewhere.")] = Part.ALL,
     peer: Annotated[
         list[str] | None,
@@ -165,7 +173,7 @@ def sim_serve(
     """Serve an embedded deployment, or one part of one, on loopback."""
     from kvgate.cli.simulator import known, serve
 
-    return serve(port, known(fault, preset, divisor, topology), part, peer or [])
+    return serve(port, known(fault, preset, divisor, topology, proxy), part, peer or [])
 
 
 @sim.command("faults")

@@ -105,7 +105,7 @@ def check(fault: Fault) -> SelfTest:
 def deployment_for(fault: Fault, divisor: int = SCALE) -> Deployment:
     """The embedded deployment a fault shows on, its lengths divided."""
     preset = scaled(PRESETS[fault.preset], divisor, fault.speculation)
-    return make_deployment(preset, fault.topology, fault.name, fault.dials)
+    return make_deployment(preset, fault.topology, fault.name, fault.dials, proxy=fault.proxy)
 
 
 async def _gate(fault: Fault, folder: Path) -> RunVerdict:
@@ -128,7 +128,7 @@ def config_for(fault: Fault, urls: dict[str, str], folder: Path) -> dict[str, ob
         "version": 1,
         "deployment": {"name": "selftest", "model": MODEL, "endpoints": endpoints, "alike": fault.alike},
         "gate": {
-            "tiers": list(TIERS[fault.lengths]),
+            "tiers": list(fault.tiers or TIERS[fault.lengths]),
             "lengths": fault.lengths,
             "groups_per_tier": 2 if fault.topology is Topology.PD else 3,
             "boundaries": False,
@@ -152,5 +152,5 @@ def _print(results: list[SelfTest], wrong: list[SelfTest], left_out: Iterable[Fa
     console = out()
     console.print(table)
     for fault in left_out:
-        console.print(f"not tested: {fault.name}: it shows only with {fault.needs}, which the gate does not send yet")
+        console.print(f"not tested: {fault.name}: it needs {fault.needs}, for which the gate is not ready yet")
     console.print(f"{len(results) - len(wrong)} of {len(results)} right, {seconds:.0f} s (simulator, not an engine)")

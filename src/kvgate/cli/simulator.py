@@ -16,7 +16,7 @@ from kvgate.sim.completions import MODEL
 from kvgate.sim.deployment import make_deployment, serving, serving_alone
 from kvgate.sim.faults import BY_NAME, FAULTS, Fault
 from kvgate.sim.presets import PRESETS, Preset, scaled
-from kvgate.sim.topology import Part, Topology
+from kvgate.sim.topology import Part, ProxyKind, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,12 @@ class Wanted:
     fault: Fault
     preset: Preset
     topology: Topology
+    proxy: ProxyKind
 
 
-def known(fault: str, preset: str | None, divisor: int, topology: Topology | None) -> Wanted:
+def known(
+    fault: str, preset: str | None, divisor: int, topology: Topology | None, proxy: ProxyKind | None = None
+) -> Wanted:
     """What these names stand for. Raises ConfigError."""
     row = known_fault(fault)
     name = preset or row.preset
@@ -38,7 +41,7 @@ def known(fault: str, preset: str | None, divisor: int, topology: Topology | Non
         chosen = scaled(PRESETS[name], divisor, row.speculation)
     except ValueError as error:
         raise ConfigError(f"--divisor {divisor}: {error}") from None
-    return Wanted(row, chosen, topology or row.topology)
+    return Wanted(row, chosen, topology or row.topology, proxy or row.proxy)
 
 
 def serve(port: int, wanted: Wanted, part: Part, peers: list[str]) -> ExitCode:
@@ -60,9 +63,9 @@ def serve(port: int, wanted: Wanted, part: Part, peers: list[str]) -> ExitCode:
 async def _serve(port: int, wanted: Wanted, part: Part, elsewhere: dict[str, list[str]]) -> None:
     fault, preset = wanted.fault, wanted.preset
     if part is Part.ALL:
-        whole = serving(make_deployment(preset, wanted.topology, fault.name, fault.dials), port)
+        whole = serving(make_deployment(preset, wanted.topology, fault.name, fault.dials, proxy=wanted.proxy), port)
     else:
-        whole = serving_alone(part, preset, fault.name, fault.dials, port, elsewhere)
+        whole = serving_alone(part, preset, fault.name, fault.dials, port, elsewhere, wanted.proxy)
     try:
         async with whole as urls:
             out().print(f"model {MODEL}, preset {preset.name}, fault {fault.name} (Ctrl-C ends it)", soft_wrap=True)
@@ -78,11 +81,15 @@ def list_faults(form: ListFormat) -> ExitCode:
     if form is ListFormat.JSON:
         sys.stdout.write(json.dumps(TypeAdapter(list[Fault]).dump_python(list(FAULTS), mode="json"), indent=1) + "\n")
         return ExitCode.PASS
-    table = Table("fault", "what it does", "made after", "where", "shows on", "required", "by reason of")
+    table = Table("fault", "what it does", "made after", "where", "guilty", "shows on", "required", "by reason of")
     for fault in FAULTS:
-        place = " ".join([fault.preset, *([] if fault.topology is Topology.COMBINED else [fault.topology.value])])
+        place = [fault.preset] if fault.topology is Topology.COMBINED else [fault.preset, fault.topology.value]
+        place += [] if fault.proxy is ProxyKind.ASCEND else [fault.proxy.value]
         required = fault.verdict if not fault.needs else f"{fault.verdict}, given {fault.needs}"
-        table.add_row(fault.name, fault.sentence, fault.models, fault.where, place, required, " ".join(fault.reasons))
+        reasons = " ".join(fault.reasons)
+        table.add_row(
+            fault.name, fault.sentence, fault.models, fault.where, fault.guilty, " ".join(place), required, reasons
+        )
     out().print(table)
     return ExitCode.PASS
 

@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+RECOMPUTING = ("decode_recomputes", "decode_recomputes_at_times", "decode_recomputes_router")
+# Answers of so few tokens are through before anything can preempt them.
+SHORT = 8
 # Per output position, (token, logprob) pairs, likeliest first.
 Rows = list[list[tuple[int, float]]]
 
@@ -64,6 +67,18 @@ def _ids_missing(reply: Reply, at: Spoiling) -> Reply:
 
 def _zero_logprobs(reply: Reply, _: Spoiling) -> Reply:
     return replace(reply, rows=[[(token, 0.0) for token, _ in row] for row in reply.rows])
+
+
+def preempted(fault: str, reply: Reply, at: Spoiling, number: int) -> Reply:
+    """The first half of a reply whose request was preempted, as vllm-ascend's recompute scheduler ends it.
+
+    The whole reply where no fault says so. ``number`` counts the requests before.
+    """
+    if fault not in RECOMPUTING or len(reply.ids) <= SHORT:
+        return reply
+    if fault == "decode_recomputes_at_times" and number % 2 == 0:
+        return reply
+    return replace(_cut(reply, at), stop_reason="recomputed")
 
 
 ON_ANSWER: dict[str, Callable[[Reply, Spoiling], Reply]] = {

@@ -51,13 +51,13 @@ def usage_of(prompt: list[int], reply: Reply) -> Body:
     }
 
 
-def whole(body: Body, chat: bool, prompt: list[int], reply: Reply, say: Say) -> Body:
-    """A reply in one piece."""
+def whole(body: Body, chat: bool, prompt: list[int], reply: Reply, say: Say, name: str = "sim") -> Body:
+    """A reply in one piece. ``name`` is the request's ID."""
     choice = _choice(body, chat, reply, 0, len(reply.ids), say, "message")
     if body.get("return_token_ids") and not chat:
         choice["prompt_token_ids"] = prompt
     answer = {
-        **_head(chat, "chat.completion" if chat else "text_completion"),
+        **_head(chat, "chat.completion" if chat else "text_completion", name),
         "choices": [choice],
         "usage": usage_of(prompt, reply),
     }
@@ -68,9 +68,9 @@ def whole(body: Body, chat: bool, prompt: list[int], reply: Reply, say: Say) -> 
     return answer
 
 
-def pieces(body: Body, chat: bool, prompt: list[int], reply: Reply, say: Say) -> list[str]:
+def pieces(body: Body, chat: bool, prompt: list[int], reply: Reply, say: Say, name: str = "sim") -> list[str]:
     """The events of a streamed reply, each ready to be sent."""
-    head = _head(chat, "chat.completion.chunk" if chat else "text_completion")
+    head = _head(chat, "chat.completion.chunk" if chat else "text_completion", name)
     events: list[Body] = []
     if chat:
         first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
@@ -90,8 +90,8 @@ def pieces(body: Body, chat: bool, prompt: list[int], reply: Reply, say: Say) ->
     return [f"data: {json.dumps(event)}\n\n" for event in events] + ["data: [DONE]\n\n"]
 
 
-def _head(chat: bool, kind: str) -> Body:
-    return {"id": "chatcmpl-sim" if chat else "cmpl-sim", "object": kind, "created": 0, "model": MODEL}
+def _head(chat: bool, kind: str, name: str) -> Body:
+    return {"id": ("chatcmpl-" if chat else "cmpl-") + name, "object": kind, "created": 0, "model": MODEL}
 
 
 def _choice(body: Body, chat: bool, reply: Reply, start: int, end: int, say: Say, part: str) -> Body:

@@ -1,5 +1,6 @@
 """Whole deployments: engines, their pool, and a proxy, in one process or several."""
 
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -10,13 +11,13 @@ from kvgate.sim.dials import QUIET, Dials
 from kvgate.sim.http import LOOPBACK, HttpAnswer, HttpRequest, call, listening
 from kvgate.sim.master import Master, RemotePool
 from kvgate.sim.network import Sequence
-from kvgate.sim.node import Memory, Node, RefusedError, Role
+from kvgate.sim.node import DECODE_CACHES, Memory, Node, RefusedError, Role
 from kvgate.sim.packing import pack_sequence, unpack_sequence
 from kvgate.sim.presets import Preset
 from kvgate.sim.proxy import Proxy
 from kvgate.sim.store import Pool, Store
-from kvgate.sim.surface import Surface, failure
-from kvgate.sim.topology import Part, Topology
+from kvgate.sim.surface import Surface, as_json, failure
+from kvgate.sim.topology import Part, ProxyKind, Topology
 from kvgate.sim.transfer import GoneError
 
 
@@ -29,6 +30,7 @@ class Deployment:
     pool: Pool
     fault: str = "healthy"
     memory: Memory = field(default_factory=Memory)
+    proxy: ProxyKind = ProxyKind.ASCEND
 
 
 def make_deployment(
@@ -39,22 +41,25 @@ def make_deployment(
     ranks: int = 1,
     clock: Callable[[], float] = time.monotonic,
     memory: Memory | None = None,
+    proxy: ProxyKind = ProxyKind.ASCEND,
 ) -> Deployment:
-    """A deployment with the fault planted wherever it acts."""
+    """A deployment with the fault planted wherever it acts. ``proxy`` is what stands before prefill and decode."""
     pool = Pool(clock, lag_s=dials.put_lag_s)
     memory = Memory() if memory is None else Memory(memory.weights, memory.words)
 
-    def node(name: str, store: Store | None, prefix_caching: bool = True) -> Node:
-        return Node(preset, store, fault, memory, dials, Role(name, ranks, prefix_caching), clock)
+    def node(name: str, store: Store | None, prefix_caching: bool = True, decodes: bool = False) -> Node:
+        return Node(preset, store, fault, memory, dials, Role(name, ranks, prefix_caching, decodes), clock)
 
     if topology is Topology.PD:
         # As vllm-ascend's guides have it: the decoder keeps no prefix cache and does not ask the pool.
-        nodes = {"prefill": node("prefill", pool), "decode": node("decode", None, fault == "decode_caches")}
+        stored = pool if fault == "decode_puts_early" else None
+        decode = node("decode", stored, prefix_caching=fault in DECODE_CACHES, decodes=True)
+        nodes = {"prefill": node("prefill", pool), "decode": decode}
     elif topology is Topology.PAIR:
         nodes = {"a": node("a", pool), "b": node("b", pool)}
     else:
         nodes = {"engine": node("engine", pool)}
-    return Deployment(topology, nodes, pool, fault, memory)
+    return Deployment(topology, nodes, pool, fault, memory, proxy)
 
 
 class Instance:
@@ -62,20 +67,27 @@ class Instance:
 
     def __init__(self, node: Node, peers: dict[str, Node]) -> None:
         self._peers = peers
-        self.surface = Surface(node, self._fetch)
+        self._arrived: dict[str, Sequence] = {}
+        self.surface = Surface(node, self._fetch, push=self._push)
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
         """Answer one request."""
         if request.path.startswith("/kv/"):
+            name = request.path.removeprefix("/kv/")
+            if request.method == "POST":
+                self._arrived[name] = unpack_sequence(request.body, self.surface.node.preset)
+                return as_json({})
             try:
-                held = self.surface.node.handover.hand_over(request.path.removeprefix("/kv/"))
+                held = self.surface.node.handover.hand_over(name)
             except GoneError as error:
                 return failure(404, str(error))
             return HttpAnswer(200, "application/octet-stream", pack_sequence(held))
         return await self.surface.answer(request)
 
-    async def _fetch(self, params: dict[str, Any]) -> Sequence:
+    async def _fetch(self, params: dict[str, Any], name: str) -> Sequence:
         """The KV that another engine holds, in this process or behind its address."""
+        if params.get("metaserver"):
+            return await self._sent_for(str(params["metaserver"]), name)
         request_id = str(params.get("remote_request_id"))
         peer = self._peers.get(str(params.get("remote_engine_id")))
         if peer is not None:
@@ -90,6 +102,37 @@ class Instance:
         if got.status != 200:
             raise RefusedError(500, f"the KV could not be fetched: HTTP {got.status}")
         return unpack_sequence(got.body, self.surface.node.preset)
+
+    async def _sent_for(self, metaserver: str, name: str) -> Sequence:
+        """Layerwise: the request came here first, and the KV is sent here once a prefiller was called for it."""
+        host, port = self.surface.where
+        wanted = {
+            "request_id": name,
+            "do_remote_prefill": False,
+            "do_remote_decode": True,
+            "remote_engine_id": self.surface.node.name,
+            "remote_block_ids": [[]],
+            "remote_host": host,
+            "remote_port": port,
+        }
+        try:
+            await call("POST", metaserver, json.dumps(wanted).encode(), {"Content-Type": "application/json"})
+        except (OSError, ConnectionError) as error:
+            raise RefusedError(500, f"the metaserver cannot be reached: {type(error).__name__}") from None
+        arrived = self._arrived.pop(name, None)
+        if arrived is None:
+            # The real one waits until a lease is over, which nobody here has the time for.
+            raise RefusedError(500, f"no KV was sent for request {name}")
+        return arrived
+
+    async def _push(self, waiting: dict[str, Any], held: dict[str, Any]) -> None:
+        """Send KV that is held here to the engine that waits for it."""
+        try:
+            sequence = self.surface.node.handover.hand_over(str(held["remote_request_id"]))
+        except GoneError as error:
+            raise RefusedError(500, str(error)) from None
+        where = f"http://{waiting.get('remote_host')}:{waiting.get('remote_port')}/kv/{waiting.get('request_id')}"
+        await call("POST", where, pack_sequence(sequence))
 
 
 @asynccontextmanager
@@ -108,8 +151,9 @@ async def serving(deployment: Deployment, first_port: int = 0) -> AsyncIterator[
 
         if deployment.topology is Topology.PD:
             # The entry comes first, so that its port is the one that was asked for; it learns its instances below.
-            entry = Proxy([], [], deployment.fault)
+            entry = Proxy([], [], deployment.fault, deployment.proxy)
             await listen("gateway", entry.answer)
+            entry.where = urls["gateway"]
         for name, node in deployment.nodes.items():
             instance = Instance(node, deployment.nodes)
             instance.surface.where = (LOOPBACK, await listen(name, instance.answer))
@@ -122,7 +166,13 @@ async def serving(deployment: Deployment, first_port: int = 0) -> AsyncIterator[
 
 @asynccontextmanager
 async def serving_alone(
-    part: Part, preset: Preset, fault: str, dials: Dials, port: int, elsewhere: dict[str, list[str]]
+    part: Part,
+    preset: Preset,
+    fault: str,
+    dials: Dials,
+    port: int,
+    elsewhere: dict[str, list[str]],
+    proxy: ProxyKind = ProxyKind.ASCEND,
 ) -> AsyncIterator[dict[str, str]]:
     """Serve one part of a deployment: combined, prefill, decode, proxy or pool; yields its base URL by name.
 
@@ -131,17 +181,23 @@ async def serving_alone(
     store = RemotePool(elsewhere["pool"][0]) if elsewhere.get("pool") else None
     handler: Callable[[HttpRequest], Any]
     instance: Instance | None = None
+    entry: Proxy | None = None
     if part is Part.POOL:
         handler = Master(Pool(time.monotonic, lag_s=dials.put_lag_s)).answer
     elif part is Part.PROXY:
-        handler = Proxy(elsewhere["prefill"], elsewhere["decode"], fault).answer
+        entry = Proxy(elsewhere["prefill"], elsewhere["decode"], fault, proxy)
+        handler = entry.answer
     else:
-        keeps = part is not Part.DECODE or fault == "decode_caches"
+        decodes = part is Part.DECODE
+        keeps = not decodes or fault in DECODE_CACHES
         # The port in its name keeps transfer references of several engines apart.
-        node = Node(preset, store, fault, Memory(), dials, Role(f"{part.value}-{port}", prefix_caching=keeps))
+        role = Role(f"{part.value}-{port}", prefix_caching=keeps, decodes=decodes)
+        node = Node(preset, store, fault, Memory(), dials, role)
         instance = Instance(node, {})
         handler = instance.answer
     async with listening(handler, port) as bound:
         if instance is not None:
             instance.surface.where = (LOOPBACK, bound)
+        if entry is not None:
+            entry.where = f"http://{LOOPBACK}:{bound}"
         yield {part.value: f"http://{LOOPBACK}:{bound}"}

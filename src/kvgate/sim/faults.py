@@ -7,18 +7,19 @@ Dynamo: DY, Mooncake: MC). ``verdict`` and ``reasons`` are words of this table, 
 from dataclasses import dataclass
 
 from kvgate.sim.dials import QUIET, Dials
-from kvgate.sim.topology import Topology
+from kvgate.sim.topology import ProxyKind, Topology
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A named wrong (or merely odd) behaviour.
 
-    ``preset``, ``topology``, ``dials`` and ``speculation`` are the deployment it shows on. ``lengths`` is how prompt
-    lengths have to be chosen. ``alike`` is what the operator says of prefill and decode engines, ``declared`` what of
-    the store (the largest drift in nat).
-    ``needs`` names traffic that is needed to bring it out and that the gate does not send; such a fault can be
-    served, and no verdict is required.
+    ``preset``, ``topology``, ``proxy``, ``dials`` and ``speculation`` are the deployment it shows on. ``lengths`` is
+    how prompt lengths have to be chosen, ``tiers`` which ones where the usual will not do. ``alike`` is what the
+    operator says of prefill and decode engines, ``declared`` what of the store (the largest drift in nat).
+    ``guilty`` is the part that is wrong, ``pool``, ``transfer`` or ``proxy``, where several could be.
+    ``needs`` names what is needed to bring it out and what the gate does not do; such a fault can be served, and no
+    verdict is required.
     """
 
     name: str
@@ -35,6 +36,9 @@ class Fault:
     alike: bool | None = True
     declared: float | None = None
     needs: str = ""
+    proxy: ProxyKind = ProxyKind.ASCEND
+    guilty: str = ""
+    tiers: tuple[int, ...] = ()
 
 
 _DIVERGED = ("DIVERGED", "DIVERGED_INTERMITTENT", "DRIFT", "DEGENERATE")
@@ -43,6 +47,15 @@ _V4, _V41, _GDN, _SWA = "deepseek-v4-flash-32", "deepseek-v4.1", "gdn-hybrid", "
 _MIXED = "a request that is a local hit and an external hit at once"
 _BUSY = "requests at the same time"
 _CANCELS = "clients that go away"
+# What the gate does not do yet with what it is told.
+_EMPTY = "an empty answer with HTTP 200 that counts as one"
+_ODD_COLD = "cold answers that are grossly wrong, group after group, and count as such"
+_ECHO = "the prompt's echo read before the counters are"
+_LOST_COLD = "a cold answer that was lost named as the reason, not the hit of its repeat"
+_DECODE_ALONE = "decode's prompt tokens held against those sent"
+# Most of what goes wrong between prefill and decode is the same at any length.
+_ONE_TIER = (531,)
+_BOTH: dict[str, object] = {"tiers": ()}
 
 
 def _bytes(name: str, sentence: str, models: str, preset: str = "dense", speculation: int = 0) -> Fault:
@@ -53,6 +66,14 @@ def _bytes(name: str, sentence: str, models: str, preset: str = "dense", specula
 def _right(name: str, sentence: str, models: str, preset: str = "dense", **more: object) -> Fault:
     """Odd, and right: a gate that fails it cries wolf."""
     return Fault(name, sentence, models, "control", _PASS, (), preset, **more)  # type: ignore[arg-type]
+
+
+def _pd(
+    guilty: str, name: str, sentence: str, models: str, verdict: str, reasons: tuple[str, ...], **more: object
+) -> Fault:
+    """A fault of a prefill/decode deployment, planted in the guilty part."""
+    more = {"where": guilty, "tiers": _ONE_TIER, **more}
+    return Fault(name, sentence, models, verdict=verdict, reasons=reasons, topology=Topology.PD, guilty=guilty, **more)  # type: ignore[arg-type]
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -111,16 +132,54 @@ FAULTS: tuple[Fault, ...] = (
     Fault("saved_wrong", "KV is wrong when saved, so local and external hits are wrong alike", "SG#35086", "save", _FAIL, _DIVERGED),
     Fault("state_saved_wrong", "the recurrent state is saved as zeros", "VL#53084", "save", _UNKNOWN, ("ALIGNMENT_UNPROVEN",), _GDN),
     Fault("hash_collision", "the key leaves out the prefix, so another prompt's block is served", "VA#10296", "key", _FAIL, _DIVERGED),
-    # -- transfers from prefill to decode ---------------------------------------------------------------------
-    Fault("transfer_reversed", "transferred blocks arrive in reverse order", "VL#52234", "transfer", _FAIL, _DIVERGED, topology=Topology.PD),
-    Fault("transfer_foreign_tail", "the last transferred block is another prompt's", "VL#52234", "transfer", _FAIL, _DIVERGED, topology=Topology.PD),
-    Fault("transfer_relayout", "unequal tensor parallelism lays transferred KV out wrongly", "VA#12359", "transfer", _FAIL, _DIVERGED, topology=Topology.PD),
-    Fault("transfer_subtle", "one transferred block has the wrong scale", "VA#13439", "transfer", _FAIL, _DIVERGED, topology=Topology.PD),
-    Fault("transfer_unsaid", "the same, and nobody says whether prefill and decode are alike", "VA#13439", "transfer", _UNKNOWN, ("TRANSFER_UNPROVEN",), topology=Topology.PD, alike=None),
-    Fault("lease_expired", "transferred KV was freed and written over, differently each time", "VL#25897", "transfer", _FAIL, _DIVERGED, topology=Topology.PD),
-    Fault("stale_reference", "the transfer hands over an older prompt's KV", "VL#52234", "transfer", _FAIL, _DIVERGED, topology=Topology.PD),
-    Fault("transfer_dropped", "the proxy drops the transfer parameters and decode computes all again", "VL#42644", "proxy", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",), topology=Topology.PD),
-    Fault("decode_caches", "decode serves prompts from a cache of its own, which hides the transfer", "VA#7814", "proxy", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",), topology=Topology.PD),
+    # -- prefill and decode: the pool is wrong ----------------------------------------------------------------
+    _pd("pool", "pd_pool", "one block that prefill loads is zero, and the transfer is whole", "VA#9960", _FAIL, _DIVERGED, where="load"),
+    _pd("pool", "pd_swallowed_failure", "prefill's load failed and was only logged, and decode gets unfilled blocks", "VA#12522", _FAIL, _DIVERGED, preset=_V4, where="load"),
+    _pd("pool", "decode_puts_early", "decode stores blocks before anything was loaded into them", "VL#35092", _FAIL, _DIVERGED, where="put"),
+    _pd("pool", "decode_hides_pool", "a pool that is wrong behind a decode cache that no reset drops", "VA#7814", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",), where="load"),
+    # -- the transfer is wrong --------------------------------------------------------------------------------
+    _pd("transfer", "transfer_reversed", "transferred blocks arrive in reverse order", "VL#52234", _FAIL, _DIVERGED, **_BOTH),
+    _pd("transfer", "transfer_foreign_tail", "the last transferred block is another prompt's", "VL#52234", _FAIL, _DIVERGED, **_BOTH),
+    _pd("transfer", "transfer_relayout", "unequal tensor parallelism lays transferred KV out with the heads permuted", "VA#12359", _FAIL, _DIVERGED),
+    _pd("transfer", "transfer_subtle", "one transferred block has the wrong scale", "VA#13439", _FAIL, _DIVERGED, **_BOTH),
+    _pd("transfer", "transfer_unsaid", "the same, and nobody says whether prefill and decode are alike", "VA#13439", _UNKNOWN, ("TRANSFER_UNPROVEN",), alike=None, **_BOTH),
+    _pd("transfer", "transfer_last_token", "the prompt's last token is taken for a draft's, and its KV is another's", "VL#47466", _FAIL, _DIVERGED),
+    _pd("transfer", "transfer_extra_block", "a prompt of whole blocks is transferred one block too late", "VA#8908", _FAIL, _DIVERGED, lengths="exact", tiers=(528,)),
+    _pd("transfer", "transfer_decays", "transfers are in order for a while, and wrong for ever after", "SG#23020", _FAIL, _DIVERGED),
+    _pd("transfer", "lease_expired", "transferred KV was freed and written over, differently each time", "VL#25897", _FAIL, _DIVERGED, **_BOTH),
+    _pd("transfer", "stale_reference", "the transfer hands over an older prompt's KV", "VL#52234", _FAIL, _DIVERGED, **_BOTH),
+    _pd("transfer", "transfer_fails", "transfers fail, look-ups count them as hits, and decode computes all again", "vllm-cpu-lab §7", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",)),
+    _pd("transfer", "no_parameters", "prefill returns no transfer parameters, the router goes on, and decode computes all again", "VL#26896", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",), proxy=ProxyKind.ROUTER),
+    _pd("transfer", "hit_not_held", "what came from the pool is not held for decode, whose error the proxy turns into an empty 200", "VA#13439", _FAIL, ("EMPTY", "SUBJECT_REFUSED"), needs=_EMPTY),
+    _pd("transfer", "hit_not_held_router", "the same, and the router passes the error on", "VL#40978", _FAIL, ("SUBJECT_REFUSED",), proxy=ProxyKind.ROUTER),
+    _pd("transfer", "decode_caches", "decode serves prompts from a cache of its own, which hides the transfer", "VA#7814", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",), where="path"),
+    _pd("transfer", "decode_hides_transfer", "a transfer that is wrong behind a decode cache that no reset drops", "VA#7814", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",)),
+    # -- the proxy is wrong -----------------------------------------------------------------------------------
+    _pd("proxy", "transfer_dropped", "the proxy drops the transfer parameters and decode computes all again", "VL#42644", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",)),
+    _pd("proxy", "proxy_one_behind", "the proxy hands decode the transfer parameters of the request before", "VL#52234", _FAIL, (*_DIVERGED, "LEAK"), needs=_ODD_COLD),
+    _pd("proxy", "proxy_drops_salt", "the proxy drops the salt", "SG#37160", _UNKNOWN, ("SALT_IGNORED",)),
+    _pd("proxy", "proxy_drops_ids", "the proxy drops the wish for token IDs", "DY#12277", _UNKNOWN, ("TEXT_ONLY",)),
+    _pd("proxy", "proxy_drops_logprobs", "the proxy drops the wish for logprobs", "DY#12277", _UNKNOWN, ("LOGPROBS_UNUSABLE",)),
+    _pd("proxy", "proxy_cuts_prompt", "the proxy cuts the prompt's beginning off", "VA#13524", _UNKNOWN, ("PROMPT_CHANGED",), needs=_ECHO),
+    _pd("proxy", "proxy_adds_token", "the proxy has the prompt tokenised again, with a beginning of its own", "VA#14388", _UNKNOWN, ("PROMPT_CHANGED",), needs=_ECHO),
+    _pd("proxy", "proxy_retokenises", "the proxy has the prompt tokenised again, and one token is another", "VA#7450", _FAIL, ("PROMPT_CHANGED",)),
+    _pd("proxy", "proxy_temperature", "the proxy sets another temperature", "C40", _FAIL, _DIVERGED),
+    _pd("proxy", "proxy_max_tokens", "the proxy asks decode for half as many tokens", "LR#403", _FAIL, ("TRUNCATED",)),
+    _pd("proxy", "proxy_first_token_lost", "the proxy loses the first token of every answer", "LM#1511", _FAIL, ("FIRST_TOKEN",)),
+    _pd("proxy", "proxy_first_token_doubled", "the proxy sends the first token of every answer twice", "LM#978", _FAIL, ("FIRST_TOKEN",)),
+    _pd("proxy", "proxy_first_token_replaced", "the proxy puts another token in place of the first", "VL#36308", _FAIL, ("FIRST_TOKEN", *_DIVERGED)),
+    _pd("proxy", "proxy_loses_chunk", "the proxy loses the second of two events that came at once", "LR#916", _UNKNOWN, ("IDS_INCOMPLETE",)),
+    _pd("proxy", "proxy_cuts_answer", "the proxy ends every answer half way, as if it were whole", "VA#2649", _FAIL, ("TRUNCATED",)),
+    _pd("proxy", "proxy_breaks_off", "the proxy breaks every answer off half way, with HTTP 200", "VL#52852", _UNKNOWN, ("OBSERVATION_MISSING",)),
+    _pd("proxy", "proxy_mixes_clients", "the proxy gives every third client the answer of another", "VA#10296", _FAIL, (*_DIVERGED, "LEAK", "TRUNCATED")),
+    _pd("proxy", "proxy_caches_answers", "the proxy keeps answers and asks no engine twice", "C40", _UNKNOWN, ("EVIDENCE_MISSING",)),
+    _pd("proxy", "proxy_swallows_refusal", "prefill refuses a prompt that is too long, and decode answers from a part of it", "SG#30233", _FAIL, ("PROMPT_CHANGED",), needs="a prompt beyond the engine's limit"),
+    _pd("proxy", "decode_recomputes", "decode recomputes, and the proxy, which cannot resume token IDs, breaks the answer off", "VA#5900", _UNKNOWN, ("OBSERVATION_MISSING", "RECOMPUTED"), where="decode"),
+    _pd("proxy", "decode_recomputes_at_times", "the same for every other request", "VA#5900", _UNKNOWN, ("OBSERVATION_MISSING", "RECOMPUTED"), where="decode", needs=_LOST_COLD),
+    _pd("proxy", "decode_recomputes_router", "decode recomputes, and the router passes on that it did", "VA#5900", _UNKNOWN, ("RECOMPUTED",), where="decode", proxy=ProxyKind.ROUTER),
+    # -- prefill and decode: others are there, too ------------------------------------------------------------
+    _pd("", "pd_foreign_traffic", "somebody else uses prefill and decode all the time", "VL#18053", _UNKNOWN, ("FOREIGN_TRAFFIC",), where="counters"),
+    _pd("proxy", "foreign_on_decode", "no transfer, and somebody else's that is counted at the same time", "VL#42644", _UNKNOWN, ("FOREIGN_TRAFFIC", "TRANSFER_NOT_EXERCISED"), where="counters", needs=_DECODE_ALONE),
     # -- answers ----------------------------------------------------------------------------------------------
     Fault("first_token_lost", "the first token of an answer from the pool is missing", "LM#1511", "answer", _FAIL, ("FIRST_TOKEN", *_DIVERGED)),
     Fault("first_token_doubled", "the first token of an answer from the pool comes twice", "LM#978", "answer", _FAIL, ("FIRST_TOKEN", *_DIVERGED)),
@@ -162,6 +221,10 @@ FAULTS: tuple[Fault, ...] = (
     _right("healthy_speculation", "a draft model proposes three tokens, nothing wrong", "control", speculation=3),
     _right("healthy_pair", "two engines on one pool, nothing wrong", "control", topology=Topology.PAIR),
     _right("healthy_pd", "prefill, decode, proxy and pool, nothing wrong", "control", topology=Topology.PD),
+    _right("healthy_pd_layerwise", "prefill, decode and pool behind a layerwise proxy, nothing wrong", "control", topology=Topology.PD, proxy=ProxyKind.LAYERWISE, tiers=_ONE_TIER),
+    _right("healthy_pd_router", "prefill, decode and pool behind a router, nothing wrong", "control", topology=Topology.PD, proxy=ProxyKind.ROUTER, tiers=_ONE_TIER),
+    _right("proxy_tells_all_cached", "the proxy says that all but one token was cached, whatever was", "LR#2372", topology=Topology.PD, tiers=_ONE_TIER),
+    _right("proxy_502_at_times", "the proxy finds no engine for one request in fifteen", "LB#1675", topology=Topology.PD, tiers=_ONE_TIER),
     _right("slow_put", "puts can be seen a little later", "LM#1350", dials=Dials(put_lag_s=0.15)),
     _right("dead_bytes", "bytes change that no answer reads: drift is exactly 0", "vllm-cpu-lab §5", _SWA),
     _right("lossy_declared", "the store loses precision, as its operator has declared", "LM#2026", declared=0.05),

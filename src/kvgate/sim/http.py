@@ -38,7 +38,7 @@ class HttpRequest:
 class HttpAnswer:
     """An answer; ``pieces`` are sent one by one, ``pace_s`` seconds apart, in place of ``body``.
 
-    ``gone`` is called if the client goes away.
+    ``gone`` is called if the client goes away. ``headers`` come beside the usual ones.
     """
 
     status: int
@@ -47,6 +47,7 @@ class HttpAnswer:
     pieces: list[bytes] | None = None
     gone: Callable[[], None] | None = None
     pace_s: float = 0.0
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 Handler = Callable[[HttpRequest], Awaitable[HttpAnswer]]
@@ -102,7 +103,7 @@ async def _converse(handler: Handler, reader: asyncio.StreamReader, writer: asyn
 async def _send(
     connection: h11.Connection, writer: asyncio.StreamWriter, reader: asyncio.StreamReader, answer: HttpAnswer
 ) -> None:
-    headers = [("Content-Type", answer.content_type)]
+    headers = [("Content-Type", answer.content_type), *answer.headers]
     if answer.pieces is None:
         headers.append(("Content-Length", str(len(answer.body))))
     else:

@@ -17,7 +17,7 @@ def page(node: Node, scrapes: int) -> str:
         if fault == "counters_restart" and counters.requests > 12:
             counters = Counters(prompt=counters.prompt % 7, local_queries=counters.local_queries % 7)
         lines += _rank(counters, factor, number, fault)
-        if fault == "foreign_traffic":
+        if fault in ("foreign_traffic", "pd_foreign_traffic"):
             counters.prompt += 512
             counters.computed += 512
             counters.local_queries += 512

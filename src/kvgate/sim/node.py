@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kvgate.sim.answers import ON_ANSWER, Reply, Rows, Spoiling
+from kvgate.sim.answers import ON_ANSWER, Reply, Spoiling, preempted
 from kvgate.sim.deeds import Counters, Deed
 from kvgate.sim.dials import QUIET, Circumstances, Dials, Noise
+from kvgate.sim.garbling import ON_TRANSFER
 from kvgate.sim.kv import (
     Arrays,
     Place,
@@ -22,15 +23,19 @@ from kvgate.sim.kv import (
     places_needed,
     resume,
 )
-from kvgate.sim.network import VOCABULARY, Floats, Ids, Sequence, Weights, extend, logits_of, make_weights
-from kvgate.sim.planting import ON_LOAD, ON_TRANSFER, Loading, on_save
+from kvgate.sim.network import VOCABULARY, Ids, Sequence, Weights, extend, make_weights
+from kvgate.sim.planting import ON_LOAD, Loading, on_save, unwritten
 from kvgate.sim.presets import PRESETS, Preset
+from kvgate.sim.sampling import generate
 from kvgate.sim.store import LocalCache, Store
 from kvgate.sim.transfer import Handover, differing, take_over
 from kvgate.sim.words import Dictionary
 
 LOCAL_BYTES = 2 << 30
 FORGETFUL = ("silent_recompute", "evicted")
+SWALLOWING = ("swallowed_failure", "pd_swallowed_failure")
+# Faults of a decoder that keeps prefixes; the reset of the second and third drops nothing there.
+DECODE_CACHES = ("decode_caches", "decode_hides_pool", "decode_hides_transfer")
 
 
 class RefusedError(Exception):
@@ -43,7 +48,10 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One completion. ``salt`` '' is no salt; ``rank`` None lets the engine choose; ``batch`` counts it in."""
+    """One completion. ``salt`` '' is no salt; ``rank`` None lets the engine choose; ``batch`` counts it in.
+
+    Above a ``temperature`` of 0 tokens are drawn, by ``seed`` if there is one.
+    """
 
     ids: list[int]
     salt: str = ""
@@ -53,15 +61,19 @@ class Request:
     batch: int = 1
     transfer: dict[str, object] | None = None
     incoming: Sequence | None = None
+    temperature: float = 0.0
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What an engine is within its deployment: its name, its data-parallel ranks, whether it keeps prefixes."""
+    """What an engine is within its deployment: its name, its data-parallel ranks, whether it keeps prefixes, and
+    whether it decodes what another has prefilled."""
 
     name: str = "engine"
     ranks: int = 1
     prefix_caching: bool = True
+    decodes: bool = False
 
 
 COMBINED = Role()
@@ -124,6 +136,8 @@ class Node:
         self.deeds: list[Deed] = []
         self.log: list[str] = []
         self.prefix_caching = role.prefix_caching
+        self._decodes = role.decodes
+        self._received: list[tuple[Ids, Arrays]] = []
         self._clock = clock
         self._born = clock()
         self._loads = 0
@@ -139,7 +153,7 @@ class Node:
     # -- surface ----------------------------------------------------------------------------------------------
     def drop_local(self) -> bool:
         """Forget the engine's own prefix caches, and only those; whether it says it did."""
-        if self.fault != "reset_lies":
+        if self.fault != "reset_lies" and not (self._decodes and self.fault in DECODE_CACHES[1:]):
             for rank in self.ranks:
                 rank.cache.drop()
         return self.fault != "reset_refused"
@@ -154,6 +168,9 @@ class Node:
         number, self._requests = self._requests, self._requests + 1
         rank = self.ranks[request.rank if request.rank is not None else number % len(self.ranks)]
         prompt = np.array(request.ids, dtype=np.int64)
+        if request.incoming is not None and self.fault == "transfer_fails":
+            self.count_failed_transfer(len(prompt), rank)
+            request = replace(request, incoming=None)
         if request.incoming is not None:
             found, sequence = self._receive(prompt, request, request.incoming, rank)
         else:
@@ -162,17 +179,19 @@ class Node:
         self._account(rank, request, found, transferred, number)
         if found.external and self.fault == "refused_hit":
             raise RefusedError(500, "KV load failure")
-        lends = request.transfer is not None and request.incoming is None
-        params = self.handover.lend(sequence, len(prompt), number) if lends else None
+        params = self._lend(request, sequence, found, number)
         chunk = self.preset.chunk
         last_chunk = (len(prompt) - found.hit - 1) % chunk + 1 if not transferred else 1
         noise = Noise(self.dials, Circumstances(prompt, last_chunk, self.preset.granule, request.batch, number))
-        ids, rows = _generate(self.memory.weights, sequence, request, noise)
+        warmth = (request.temperature, number if request.seed is None else request.seed)
+        ids, rows = generate(self.memory.weights, sequence, request.max_tokens, request.top, noise, warmth)
         cached = found.hit + (self.preset.block if self.fault == "lying_usage" else 0)
         reply = Reply(ids, rows, self.memory.words.text(ids), cached, "length", transfer=params)
         text = self._foreign_text(prompt)
         if found.external and self.fault in ON_ANSWER:
             reply = ON_ANSWER[self.fault](reply, Spoiling(text, self.memory.words.text))
+        if self._decodes:
+            reply = preempted(self.fault, reply, Spoiling(text, self.memory.words.text), number)
         rank.counters.generated += len(reply.ids)
         return replace(reply, steps=self._steps(reply, prompt))
 
@@ -207,7 +226,8 @@ class Node:
             new[self._key(place, pool_hashes)] = given
             mine[place] = kept
         self._keep(rank, hashes, {**mine, **found.objects})
-        if self.store is not None and self.fault != "never_put":
+        # Where the decoder stores what it got, the prefiller does not.
+        if self.store is not None and self.fault not in ("never_put", "decode_puts_early"):
             self.store.put(new)
         if self.fault != "healthy" and not found.hit:
             self.memory.objects = [*self.memory.objects[-1:], mine]
@@ -250,7 +270,7 @@ class Node:
         if self.fault in FORGETFUL or any(wanted[place] not in got for place in places):
             self._say("Failed to get 1 keys out of 1. error_codes=[-704]")
             return None
-        if self.fault == "swallowed_failure":
+        if self.fault in SWALLOWING:
             self._say("KV load failed for hybrid request sim. Skip invalid-block fallback to avoid scheduler crash.")
         loaded = {place: got[wanted[place]] for place in places}
         plant = ON_LOAD.get(self.fault)
@@ -291,11 +311,14 @@ class Node:
         preset = self.preset
         # References are taken at their word: what they stand for may be longer than the prompt, or shorter.
         capacity = max(len(prompt), incoming.length) + request.max_tokens
-        sequence = take_over(incoming, capacity, self.fault, self._foreign_rows(), self._transfers)
+        sequence = take_over(incoming, capacity, self.fault, self._foreign_rows(prompt, incoming), self._transfers)
         self._transfers += 1
         found = _Found(spoilt=differing(sequence, incoming) if self.fault in ON_TRANSFER else 0)
+        hashes = block_hashes(prompt, request.salt, preset.block)
+        if self.store is not None and self.fault == "decode_puts_early":
+            places = places_between(preset, 0, len(prompt) // preset.block * preset.block)
+            self.store.put({self._key(place, hashes): unwritten(cut(sequence, place)) for place in places})
         if self.prefix_caching:
-            hashes = block_hashes(prompt, request.salt, preset.block)
             self._find_local(found, len(prompt) - 1, rank, hashes)
             fill(sequence, found.objects)
             end = min(len(prompt), incoming.length) // preset.block * preset.block
@@ -315,12 +338,28 @@ class Node:
         for place in places_needed(preset, 0, found.local) if found.local else []:
             found.objects[place] = rank.cache.get(name_of(place, hashes, preset))
 
-    def _foreign_rows(self) -> Arrays:
-        """Rows of a block of the prompt before this one, for faults that mix prompts up."""
-        earlier = self.memory.objects[0] if len(self.memory.objects) > 1 else {}
-        return next((arrays for place, arrays in earlier.items() if place.group == "full"), {})
+    def _lend(self, request: Request, sequence: Sequence, found: _Found, number: int) -> dict[str, object] | None:
+        """Hold the KV for the engine that asked for it to be held, and say how to get it."""
+        if request.transfer is None or request.incoming is not None or self.fault == "no_parameters":
+            return None
+        return self.handover.lend(sequence, len(request.ids), number, loaded=bool(found.external))
+
+    def _foreign_rows(self, prompt: Ids, incoming: Sequence) -> Arrays:
+        """What another prompt's KV was that came here before, for faults that mix prompts up."""
+        if self.fault not in ON_TRANSFER:
+            return {}
+        mine = prompt[:16].copy()
+        others = [(start, rows) for start, rows in self._received if not np.array_equal(start, mine)]
+        self._received = [*others[-1:], (mine, {name: incoming.rows(name).copy() for name in ("keys", "values")})]
+        return others[-1][1] if others else {}
 
     # -- what is said of it -----------------------------------------------------------------------------------
+    def count_failed_transfer(self, tokens: int, rank: Rank | None = None) -> None:
+        """Count KV that did not come as vLLM does: the look-up was a hit, whatever became of it."""
+        counters = (rank or self.ranks[0]).counters
+        counters.external_queries += tokens
+        counters.external_hits += tokens
+
     def _account(self, rank: Rank, request: Request, found: _Found, transferred: int, number: int) -> None:
         counters, length = rank.counters, len(request.ids)
         every = self.dials.preempted_every
@@ -339,6 +378,13 @@ class Node:
         counters.external_hits += found.looked_up + transferred
         counters.requests += 1
         counters.preemptions += int(preempted or self.fault == "preempted")
+        if self.fault == "foreign_on_decode" and self._decodes:
+            # Somebody else's prompt, about as long, was transferred at the same time.
+            foreign = length - 1
+            counters.prompt += foreign
+            counters.external += foreign
+            counters.external_hits += foreign
+            counters.local_queries += foreign
         if request.incoming is not None:
             size = sum(request.incoming.rows(name).nbytes for name in request.incoming.arrays)
             counters.transferred_bytes += size * transferred // length
@@ -366,28 +412,3 @@ class Node:
 
 def _differ(one: Arrays, other: Arrays) -> bool:
     return any(one[name].tobytes() != other[name].tobytes() for name in one)
-
-
-def _generate(weights: Weights, sequence: Sequence, request: Request, noise: Noise) -> tuple[list[int], Rows]:
-    """Greedy tokens and, for each, the likeliest ``top`` with their logprobs."""
-    ids: list[int] = []
-    rows: Rows = []
-    for position in range(request.max_tokens):
-        logits = noise.apply(logits_of(weights, sequence), position)
-        peak = logits.max()
-        logprobs = logits - peak - np.log(np.exp(logits - peak).sum())
-        best = _likeliest(logits, request.top)
-        rows.append([(int(token), float(logprobs[token])) for token in best])
-        ids.append(int(best[0]))
-        extend(weights, sequence, np.array(best[:1], np.int64))
-    return ids, rows
-
-
-def _likeliest(logits: Floats, count: int) -> list[int]:
-    """The ``count`` likeliest tokens, likeliest first; of equal ones the first. Cheaper than sorting a vocabulary."""
-    left = logits.copy()
-    best: list[int] = []
-    for _ in range(count):
-        best.append(int(left.argmax()))
-        left[best[-1]] = -np.inf
-    return best

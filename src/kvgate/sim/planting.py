@@ -271,6 +271,9 @@ ON_LOAD: dict[str, Plant] = {
     "no_index": _zero_group("index"),
     "shard_lost": _shard_lost,
     "swallowed_failure": _unfilled,
+    "pd_swallowed_failure": _unfilled,
+    "pd_pool": _BLOCK,
+    "decode_hides_pool": _BLOCK,
     "half_the_groups": _half_the_groups,
     "lossy_declared": _rounded(8),
     "dead_bytes": _dead_bytes,
@@ -282,6 +285,11 @@ ON_LOAD: dict[str, Plant] = {
     "concurrent_only": _only(lambda loading: loading.batch > 1, _BLOCK),
     "after_a_cancel": _only(lambda loading: loading.cancelled, _BLOCK),
 }
+
+
+def unwritten(arrays: Arrays) -> Arrays:
+    """An object whose blocks were stored before anything was loaded into them."""
+    return {name: np.zeros_like(array) for name, array in arrays.items()}
 
 
 def wrong_when_saved(arrays: Arrays) -> Arrays:
@@ -309,48 +317,3 @@ def on_save(fault: str, place: Place, arrays: Arrays, length: int, preset: Prese
     if fault == "scratch_block" and preset.speculation and place.end == last - preset.step:
         return arrays, wrong_when_saved(arrays)
     return arrays, arrays
-
-
-# -- transfers from prefill to decode -----------------------------------------------------------------------------
-Rows = Arrays
-
-
-def _reordered(rows: Rows, _: Rows, block: int, number: int) -> None:  # noqa: ARG001 - one signature for all
-    whole = len(rows["keys"]) // block * block
-    for name in ("keys", "values"):
-        kept = rows[name][:whole].reshape(-1, block, rows[name].shape[1])[::-1].copy()
-        rows[name][:whole] = kept.reshape(whole, -1)
-        rows[name][whole:] = rows[name][: len(rows[name]) - whole]
-
-
-def _foreign_tail(rows: Rows, foreign: Rows, block: int, number: int) -> None:  # noqa: ARG001
-    count = min(block, len(rows["keys"]), len(foreign.get("keys", ())))
-    for name in ("keys", "values"):
-        if count:
-            rows[name][-count:] = foreign[name][-count:]
-
-
-def _relayout(rows: Rows, foreign: Rows, block: int, number: int) -> None:  # noqa: ARG001
-    half = rows["values"].shape[1] // 2
-    rows["values"][:] = np.roll(rows["values"], half, axis=1)
-
-
-def _garbled(rows: Rows, foreign: Rows, block: int, number: int) -> None:  # noqa: ARG001
-    random = np.random.default_rng(number)
-    rows["values"][len(rows["values"]) // 2 :] = random.normal(
-        0.0, 0.125, rows["values"][len(rows["values"]) // 2 :].shape
-    )
-
-
-def _subtle(rows: Rows, foreign: Rows, block: int, number: int) -> None:  # noqa: ARG001
-    rows["values"][:block] *= np.float32(1.5)
-
-
-ON_TRANSFER: dict[str, Callable[[Rows, Rows, int, int], None]] = {
-    "transfer_reversed": _reordered,
-    "transfer_foreign_tail": _foreign_tail,
-    "transfer_relayout": _relayout,
-    "lease_expired": _garbled,
-    "transfer_subtle": _subtle,
-    "transfer_unsaid": _subtle,
-}

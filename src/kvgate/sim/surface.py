@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from kvgate.sim.completions import MODEL, BadRequestError, Body, chat_text, pieces, wanted_logprobs, whole
@@ -11,8 +12,10 @@ from kvgate.sim.metrics import page
 from kvgate.sim.network import Sequence
 from kvgate.sim.node import Node, RefusedError, Request
 
-# Finds the KV another engine holds for a request, from the transfer parameters that came with it.
-Fetch = Callable[[dict[str, Any]], Awaitable[Sequence]]
+# Finds the KV another engine holds for a request, from the transfer parameters that came with it and the request's
+# ID; and sends KV that is held (under the second parameters) to an engine that waits for it (by the first).
+Fetch = Callable[[dict[str, Any], str], Awaitable[Sequence]]
+Push = Callable[[dict[str, Any], dict[str, Any]], Awaitable[None]]
 ERROR_TYPES = {400: "BadRequestError", 404: "NotFoundError"}
 OTHER = "InternalServerError"
 
@@ -20,10 +23,17 @@ OTHER = "InternalServerError"
 class Surface:
     """Turns requests into answers of one node."""
 
-    def __init__(self, node: Node, fetch: Fetch | None = None, where: tuple[str, int] = ("127.0.0.1", 0)) -> None:
+    def __init__(
+        self,
+        node: Node,
+        fetch: Fetch | None = None,
+        where: tuple[str, int] = ("127.0.0.1", 0),
+        push: Push | None = None,
+    ) -> None:
         self.node = node
         self.where = where
         self._fetch = fetch
+        self._push = push
         self._scrapes = 0
         self._in_flight = 0
 
@@ -95,11 +105,14 @@ class Surface:
         ids = self._prompt(body, chat)
         rank = request.headers.get("x-data-parallel-rank")
         limit = body.get("max_completion_tokens") or body.get("max_tokens", 16)
+        name = request.headers.get("x-request-id", "sim")
         self._in_flight += 1
         try:
             await asyncio.sleep(node.dials.latency_s + node.dials.latency_per_1k_s * len(ids) / 1000)
             params = body.get("kv_transfer_params") or {}
-            incoming = await self._fetch(params) if params.get("do_remote_prefill") and self._fetch else None
+            incoming = await self._incoming(
+                params, f"{'chatcmpl-' if chat else 'cmpl-'}{name}{'' if chat else '-0'}", len(ids)
+            )
             reply = node.complete(
                 Request(
                     ids=ids,
@@ -110,6 +123,8 @@ class Surface:
                     batch=self._in_flight,
                     transfer=params if params.get("do_remote_decode") else None,
                     incoming=incoming,
+                    temperature=float(body.get("temperature") or 0.0),
+                    seed=body.get("seed"),
                 )
             )
             if not body.get("stream"):
@@ -119,12 +134,17 @@ class Surface:
         if reply.transfer is not None:
             reply.transfer.update(remote_host=self.where[0], remote_port=self.where[1])
             reply.transfer["remote_prefill_cached_tokens"] = reply.cached
+            if params.get("remote_port") and self._push:
+                await self._push(params, reply.transfer)
+        if incoming is not None and isinstance(params.get("remote_prefill_cached_tokens"), int):
+            # As with NIXL, what a decoder tells is what the prefiller had cached.
+            reply = replace(reply, cached=params["remote_prefill_cached_tokens"])
         say = node.memory.words.text
         if not body.get("stream"):
             if reply.broken_after is not None:
                 return failure(500, "KV load failure")
-            return as_json(whole(body, chat, ids, reply, say))
-        events = pieces(body, chat, ids, reply, say)
+            return as_json(whole(body, chat, ids, reply, say, name))
+        events = pieces(body, chat, ids, reply, say, name)
         return HttpAnswer(
             200,
             "text/event-stream",
@@ -132,6 +152,16 @@ class Surface:
             gone=self._cancelled,
             pace_s=node.dials.latency_per_token_s,
         )
+
+    async def _incoming(self, params: Body, name: str, tokens: int) -> Sequence | None:
+        """The KV that another engine has computed, where the request says that one has."""
+        if not params.get("do_remote_prefill") or self._fetch is None:
+            return None
+        try:
+            return await self._fetch(params, name)
+        except RefusedError:
+            self.node.count_failed_transfer(tokens)
+            raise
 
     def _cancelled(self) -> None:
         self.node.memory.cancelled = True

@@ -11,6 +11,14 @@ class Topology(str, Enum):
     PD = "pd"
 
 
+class ProxyKind(str, Enum):
+    """Whose behaviour the proxy of a prefill/decode deployment has."""
+
+    ASCEND = "ascend"
+    LAYERWISE = "ascend-layerwise"
+    ROUTER = "nixl-router"
+
+
 class Part(str, Enum):
     """What one process serves: a whole deployment, or one part of one whose other parts run elsewhere."""
 

@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from kvgate.sim.garbling import ON_TRANSFER, Rows
 from kvgate.sim.network import Array, Sequence
-from kvgate.sim.planting import ON_TRANSFER, Rows
 
 LEASE_S = 480.0
 MOST_HELD = 16
+NOT_HELD = ("hit_not_held", "hit_not_held_router")
 
 
 class GoneError(Exception):
@@ -24,10 +25,11 @@ class Handover:
         self._fault = fault
         self._held: dict[str, tuple[Sequence, float]] = {}
 
-    def lend(self, sequence: Sequence, tokens: int, number: int) -> dict[str, object]:
-        """Hold the KV for the engine that will decode, and say how to ask for it."""
+    def lend(self, sequence: Sequence, tokens: int, number: int, loaded: bool = False) -> dict[str, object]:
+        """Hold the KV, which may have been ``loaded`` from the pool, and say to the engine that decodes how to ask."""
         request_id = f"{self._owner}-{number}"
-        self._held[request_id] = (sequence.copy(), self._clock() + LEASE_S)
+        if not (loaded and self._fault in NOT_HELD):
+            self._held[request_id] = (sequence.copy(), self._clock() + LEASE_S)
         while len(self._held) > MOST_HELD:
             self._held.pop(next(iter(self._held)))
         blocks = list(range(-(-tokens // sequence.preset.block)))

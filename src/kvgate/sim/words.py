@@ -7,6 +7,12 @@ from collections.abc import Iterable
 from kvgate.sim.network import FIRST_USABLE_TOKEN, VOCABULARY
 
 _PIECES = re.compile(r"\s?[^\W\d_]+|\s?\d|\s?[^\w\s]|\s|_")
+_SHOWN = re.compile(r"<\d+>|" + _PIECES.pattern)
+
+
+def split(text: str) -> list[str]:
+    """A text as its tokens were shown one by one."""
+    return _SHOWN.findall(text)
 
 
 class Dictionary:
