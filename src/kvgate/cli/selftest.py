@@ -24,6 +24,7 @@ from kvgate.config.load import load_config_with_digest
 from kvgate.domain.judge import judge
 from kvgate.domain.record import RunRecord
 from kvgate.domain.ruling import RunVerdict
+from kvgate.domain.verdict import Verdict
 from kvgate.errors import KvgateError
 from kvgate.sim.completions import MODEL
 from kvgate.sim.deployment import Deployment, make_deployment, serving
@@ -33,6 +34,7 @@ from kvgate.sim.topology import Topology
 from kvgate.store.run_directory import read_history, read_manifest
 
 SCALE = 16
+USUAL_ARMS = ("cold", "cold_repeat", "local", "local_repeat", "external", "external_repeat")
 TIERS = {"aligned": (531, 1043), "exact": (700, 980)}
 
 
@@ -45,6 +47,7 @@ class SelfTest:
     required: str
     verdict: str
     reasons: tuple[str, ...]
+    parts: tuple[str, ...]
     right: bool
     seconds: float
 
@@ -87,19 +90,33 @@ def check(fault: Fault) -> SelfTest:
         with tempfile.TemporaryDirectory(prefix="kvgate-selftest-") as folder:
             ruling = run_async(_gate, fault, Path(folder))
         verdict, reasons = ruling.verdict.value, tuple(problem.reason.value for problem in ruling.reasons)
+        parts = parts_blamed(ruling)
     except KvgateError as error:
         # A gate that could not run has given no verdict, which is never the one that is required.
-        verdict, reasons = "none", (str(error),)
+        verdict, reasons, parts = "none", (str(error),), set()
     named = not fault.reasons or bool(set(reasons) & set(fault.reasons))
+    # Groups that convict together blame no part; whoever blames one has to blame the right one.
+    blamed = not (fault.guilty and parts) or parts == {_DOORS[fault.guilty]}
     return SelfTest(
         fault=fault.name,
         sentence=fault.sentence,
         required=fault.verdict,
         verdict=verdict,
         reasons=reasons,
-        right=verdict == fault.verdict and named,
+        parts=tuple(sorted(parts)),
+        right=verdict == fault.verdict and named and blamed,
         seconds=round(time.monotonic() - begun, 2),
     )
+
+
+# How the gate calls the part of the simulator that a fault's row names.
+_DOORS = {"pool": "external path", "transfer": "transfer", "proxy": "gateway"}
+
+
+def parts_blamed(ruling: RunVerdict) -> set[str]:
+    """The parts that a ruling's failures speak against."""
+    pairs = [pair for group in ruling.groups for pair in group.pairs if pair.verdict is Verdict.FAIL]
+    return {pair.attribution.split(":")[0] for pair in pairs if pair.attribution is not None}
 
 
 def deployment_for(fault: Fault, divisor: int = SCALE) -> Deployment:
@@ -130,6 +147,7 @@ def config_for(fault: Fault, urls: dict[str, str], folder: Path) -> dict[str, ob
         "gate": {
             "tiers": list(fault.tiers or TIERS[fault.lengths]),
             "lengths": fault.lengths,
+            **({"arms": [*USUAL_ARMS, *fault.arms]} if fault.arms else {}),
             "groups_per_tier": 2 if fault.topology is Topology.PD else 3,
             "boundaries": False,
             "short_control": False,

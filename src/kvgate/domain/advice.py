@@ -67,6 +67,6 @@ def advice_for(verdict: Verdict, reasons: tuple[Problem, ...], groups: Iterable[
         for group in groups:
             for pair in group.pairs:
                 if pair.verdict is Verdict.FAIL:
-                    said += _FALL_BACK[pair.kind]
+                    said += _FALL_BACK[pair.blames or pair.kind]
     said += [REASONS[problem.reason].advice for problem in reasons if problem.reason is not Reason.TIER_NOT_COVERED]
     return tuple(dict.fromkeys(said))

@@ -13,9 +13,10 @@ from kvgate.domain.reasons import Problem, Reason
 class Evidence:
     """Prompt tokens by path for one probe. None is unknown, which is not zero.
 
-    ``transferred`` and ``decode_local`` are prompt tokens a decode engine got by transfer and from its own cache, None
-    where there is none. ``external_asked`` is how many tokens the engine looked up in an external store. ``rank`` is
-    the data-parallel engine that served it. ``sources`` names the counters used.
+    ``transferred``, ``decode_local`` and ``decode_computed`` are prompt tokens a decode engine got by transfer, from
+    its own cache, and computed itself, None where there is none. ``external_asked`` is how many tokens the engine
+    looked up in an external store. ``rank`` is the data-parallel engine that served it. ``sources`` names the counters
+    used.
     """
 
     computed: int | None = None
@@ -25,6 +26,7 @@ class Evidence:
     loaded_bytes: int | None = None
     transferred: int | None = None
     decode_local: int | None = None
+    decode_computed: int | None = None
     grade: Grade | None = None
     rank: str | None = None
     sources: tuple[str, ...] = ()
@@ -85,6 +87,7 @@ def read_evidence(
         loaded_bytes=delta.total(Counter.LOADED_BYTES),
         transferred=delta.total(Counter.TRANSFERRED),
         decode_local=delta.total(Counter.DECODE_LOCAL),
+        decode_computed=delta.total(Counter.DECODE_COMPUTED),
         grade=grade,
         rank=engines[0] if len(engines) == 1 else None,
         sources=sources,
@@ -122,6 +125,8 @@ def _exclusivity(length: int, delta: CounterDelta) -> tuple[Problem, ...]:
         problems.append(
             Problem(Reason.FOREIGN_TRAFFIC, f"{length} prompt tokens sent, {moved} counted (engines {engines})")
         )
+    elif (decoded := delta.total(Counter.DECODE_PROMPT)) is not None and decoded > length:
+        problems.append(Problem(Reason.FOREIGN_TRAFFIC, f"{length} prompt tokens sent, decode counted {decoded}"))
     elif moved < length and not delta.fell:
         problems.append(Problem(Reason.EVIDENCE_MISSING, f"{length} prompt tokens sent, {moved} counted"))
     preempted = delta.total(Counter.PREEMPTIONS)
@@ -233,6 +238,10 @@ def transfer_problem(length: int, evidence: Evidence, policy: Policy) -> Problem
         return Problem(Reason.TRANSFER_NOT_EXERCISED, "the decode engine counts no prompt tokens by source")
     if local:
         detail = f"{local} prompt tokens came from the decode engine's own cache, which hides the transfer"
+        return Problem(Reason.TRANSFER_NOT_EXERCISED, detail)
+    computed = evidence.decode_computed or 0
+    if computed > max(1.0, (1.0 - policy.exercised_share) * length):
+        detail = f"decode computed {computed} of {length} prompt tokens itself"
         return Problem(Reason.TRANSFER_NOT_EXERCISED, detail)
     # The last prompt token may be computed anew on the decode side.
     if moved < policy.exercised_share * (length - 1):

@@ -9,24 +9,24 @@ import numpy as np
 from kvgate.domain.advice import advice_for
 from kvgate.domain.divergence import Comparison
 from kvgate.domain.doubts import doubts
+from kvgate.domain.excess import excess, lost_codewords
 from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, DIRECT_LOCAL, LOCAL_REPEAT, NoiseFloor, noise_floor
 from kvgate.domain.pairing import (
     GroupView,
     answer,
     build_view,
     proves_alignment,
-    recall_lost_and_won,
     strays_of,
     view_group,
     with_leaks,
 )
-from kvgate.domain.plan import PairKind, Plan, Purpose, length_of
+from kvgate.domain.plan import ArmStep, PairKind, PairPlan, Plan, Purpose, length_of
 from kvgate.domain.policy import PolicyName
-from kvgate.domain.power import excess_p_value, excluded_fault_rate
+from kvgate.domain.power import excluded_fault_rate
 from kvgate.domain.probe import Arm, Path
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import RunRecord
-from kvgate.domain.rows import PairView, Ruling, decide, path_named
+from kvgate.domain.rows import PairView, Ruling, decide, is_odd, path_named
 from kvgate.domain.ruling import (
     ArmSummary,
     GroupVerdict,
@@ -39,9 +39,6 @@ from kvgate.domain.ruling import (
 from kvgate.domain.standing import Standing
 from kvgate.domain.verdict import Verdict, merge
 
-# Reasons that count as a difference left standing when groups are pooled against controls.
-_DIFFERENT = (Reason.NEAR_TIE, Reason.UNSTABLE, Reason.TOKENS_DIFFER)
-
 
 def judge(plan: Plan, run: RunRecord) -> RunVerdict:
     """Judge a run. Works on a history that was cut off anywhere: what is missing is INCONCLUSIVE."""
@@ -49,7 +46,7 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
     views = with_leaks(plan, tuple(view_group(plan, record) for record in run.groups.values()))
     counted = tuple(view for view in views if view.record.plan.id not in replaced)
     judged = tuple(_judge_group(plan, view, counted, view.record.plan.id in replaced) for view in views)
-    groups = tuple(group for group, _ in judged)
+    groups = _laid_at_one_door(plan, tuple(group for group, _ in judged))
     calibrated = {group.id: pairs for group, pairs in judged}
     results = tuple(_result(plan, run, groups, counted, calibrated, name) for name in PolicyName)
     chosen = next(result for result in results if result.policy is plan.policy.name)
@@ -112,6 +109,36 @@ def _judge_group(
     return verdict, calibrated
 
 
+def _named(pair: PairPlan, step: ArmStep | None, ruling: Ruling) -> str | None:
+    return path_named(pair.kind, pair.subject, step.endpoint, ruling.problem) if step is not None else None
+
+
+# Parts that answers come through, innermost first: while one is shown to be wrong, or not to do the same twice, a
+# difference between two answers that both came through it speaks against nothing else.
+_DOORS = (PairKind.TRANSFER_VS_DIRECT, PairKind.GATEWAY_VS_TWO_LEG)
+
+
+def _laid_at_one_door(plan: Plan, groups: tuple[GroupVerdict, ...]) -> tuple[GroupVerdict, ...]:
+    every = [pair for group in groups for pair in group.pairs if pair.kind in _DOORS and _shows_a_fault(pair)]
+    guilty = min(every, key=lambda pair: _DOORS.index(pair.kind), default=None)
+    if guilty is None:
+        return groups
+    steps = (group.step(guilty.subject) for group in plan.groups)
+    endpoint = next((step.endpoint for step in steps if step is not None), "")
+    told = path_named(guilty.kind, guilty.subject, endpoint, None)
+
+    def laid(pair: PairVerdict) -> PairVerdict:
+        failed = pair.verdict is Verdict.FAIL
+        return replace(pair, attribution=told, blames=guilty.kind) if failed else pair
+
+    return tuple(replace(group, pairs=tuple(map(laid, group.pairs))) for group in groups)
+
+
+def _shows_a_fault(pair: PairVerdict) -> bool:
+    unstable = pair.problem is not None and pair.problem.reason is Reason.UNSTABLE
+    return pair.verdict is Verdict.FAIL or unstable
+
+
 def _judge_pair(view: GroupView, seen: PairView, why_not: str | None, stray: bool = False) -> PairVerdict:
     pair = seen.plan
     ruling: Ruling = decide(seen)
@@ -119,7 +146,7 @@ def _judge_pair(view: GroupView, seen: PairView, why_not: str | None, stray: boo
     divergence = comparison.divergence if comparison is not None else None
     drift = comparison.max_drift if comparison is not None else None
     step = view.record.plan.step(pair.subject)
-    failed = ruling.verdict is Verdict.FAIL and step is not None
+    failed = ruling.verdict is Verdict.FAIL
     return PairVerdict(
         kind=pair.kind,
         baseline=pair.baseline,
@@ -138,7 +165,11 @@ def _judge_pair(view: GroupView, seen: PairView, why_not: str | None, stray: boo
         drift_problem=_drift_problem(comparison),
         control_exact=seen.control.exact if seen.control is not None else None,
         envelope=seen.envelope.nat,
-        attribution=path_named(pair, step.endpoint, ruling.problem) if failed and step is not None else None,
+        attribution=path_named(pair.kind, pair.subject, step.endpoint, ruling.problem)
+        if failed and step is not None
+        else None,
+        blames=pair.kind if failed else None,
+        odd_baseline=is_odd(seen),
         shape_matched=_shape_matched(seen),
         stray=stray,
     )
@@ -158,8 +189,7 @@ def _shape_matched(seen: PairView) -> bool:
 
 def _convicts(pair: PairVerdict) -> bool:
     """Strays can only speak against the path: an incomplete load proves nothing by being right."""
-    unstable = pair.problem is not None and pair.problem.reason is Reason.UNSTABLE
-    return pair.verdict is Verdict.FAIL or unstable
+    return _shows_a_fault(pair)
 
 
 def _drift_problem(comparison: Comparison | None) -> str | None:
@@ -231,15 +261,17 @@ def _result(
     ]
     blockers = [*plan.obstacles, *_blockers(plan, run, counted, strict), *doubts(plan, views)]
     kept = [calibrated[group.id] for group in counted]
-    excess = None if strict else _excess(plan, kept) or _lost_codewords(plan, views)
-    verdict = merge([*verdicts, *([Verdict.INCONCLUSIVE] if blockers else []), *([Verdict.FAIL] if excess else [])])
+    beyond_chance = None if strict else excess(plan, kept) or lost_codewords(plan, views)
+    verdict = merge(
+        [*verdicts, *([Verdict.INCONCLUSIVE] if blockers else []), *([Verdict.FAIL] if beyond_chance else [])]
+    )
     if not counted and not blockers:
         blockers.append(Problem(Reason.NOTHING_CHECKED, "no group was sent"))
     stopped = [problem for problem in blockers if problem is run.stopped]
     rest = [problem for problem in blockers if problem is not run.stopped]
     failures = [problem for problem in sorted(reasons, key=_severity) if verdict is Verdict.FAIL]
     others = [] if failures else sorted(reasons, key=_severity)
-    every = [*([excess] if excess else []), *failures, *stopped, *others, *rest]
+    every = [*([beyond_chance] if beyond_chance else []), *failures, *stopped, *others, *rest]
     return PolicyResult(name, verdict, _first_of_each(every))
 
 
@@ -275,71 +307,6 @@ def _blockers(plan: Plan, run: RunRecord, counted: list[GroupVerdict], strict: b
 
 def _ignores_salt(arm: ArmSummary) -> bool:
     return arm.problem is not None and arm.problem.reason is Reason.SALT_IGNORED
-
-
-def _excess(plan: Plan, groups: list[tuple[PairVerdict, ...]]) -> Problem | None:
-    """More differing external pairs than the pairs beside them explain (exact test, corrected for two looks).
-
-    Cold pairs are held against local-vs-cold pairs; shape-matched ones against each group's own local repeat.
-    """
-    cold = [_of_kind(pairs, PairKind.EXTERNAL_VS_COLD) for pairs in groups]
-    local = [_of_kind(pairs, PairKind.LOCAL_VS_COLD) for pairs in groups]
-    matched = [pair for pairs in groups if (pair := _of_kind(pairs, PairKind.EXTERNAL_VS_LOCAL)) and pair.shape_matched]
-    looks = (
-        (
-            PairKind.EXTERNAL_VS_COLD,
-            [_differs(pair) for pair in cold if pair],
-            [_differs(pair) for pair in local if pair],
-        ),
-        (
-            PairKind.EXTERNAL_VS_LOCAL,
-            [_differs(pair) for pair in matched],
-            [not pair.control_exact for pair in matched if pair.control_exact is not None],
-        ),
-    )
-    for kind, subjects, controls in looks:
-        p_value = excess_p_value(sum(subjects), len(subjects), sum(controls), len(controls))
-        if any(subjects) and p_value < plan.policy.alpha / len(looks):
-            detail = (
-                f"{sum(subjects)} of {len(subjects)} {kind.value} pairs differ, {sum(controls)} of {len(controls)} "
-                f"controls do (p = {p_value:.2g})"
-            )
-            return Problem(Reason.EXCESS_DIVERGENCE, detail)
-    return None
-
-
-def _of_kind(pairs: tuple[PairVerdict, ...], kind: PairKind) -> PairVerdict | None:
-    """The group's own pair of a kind (not its repeat's, not a stray's) if both sides were answered."""
-    return next(
-        (
-            pair
-            for pair in pairs
-            if pair.kind is kind
-            and pair.subject is not Arm.EXTERNAL_REPEAT
-            and not pair.stray
-            and pair.ids_equal is not None
-        ),
-        None,
-    )
-
-
-def _lost_codewords(plan: Plan, views: tuple[GroupView, ...]) -> Problem | None:
-    """External answers that lose codewords cold ones hold, more often than the other way round (exact sign test).
-
-    Benign flips lose and win alike; each flip alone may be a near tie.
-    """
-    lost, won = recall_lost_and_won(views)
-    total = lost + won
-    p_value = sum(math.comb(total, k) for k in range(lost, total + 1)) / 2**total
-    if not lost or p_value >= plan.policy.alpha:
-        return None
-    detail = f"{lost} groups lost the codeword on the external path, {won} won it (p = {p_value:.2g})"
-    return Problem(Reason.EXCESS_DIVERGENCE, detail)
-
-
-def _differs(pair: PairVerdict) -> bool:
-    problems = [*pair.annotations, *([pair.problem] if pair.problem else [])]
-    return any(problem.reason in _DIFFERENT for problem in problems)
 
 
 def _noise(views: tuple[GroupView, ...]) -> tuple[NoiseFloor, ...]:

@@ -195,7 +195,7 @@ def _is_void(plan: Plan, record: GroupRecord, step: ArmStep, standing: Standing)
     return (
         baseline
         and standing.unproven is not None
-        and standing.unproven.reason in (Reason.NOT_COLD, Reason.BASELINE_NOT_LOCAL)
+        and standing.unproven.reason in (Reason.NOT_COLD, Reason.BASELINE_NOT_LOCAL, Reason.OBSERVATION_MISSING)
     )
 
 

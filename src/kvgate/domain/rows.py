@@ -8,6 +8,7 @@ from kvgate.domain.noise import Envelope
 from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import PairKind, PairPlan
 from kvgate.domain.policy import Policy
+from kvgate.domain.probe import Arm
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.standing import Standing
 from kvgate.domain.verdict import Verdict
@@ -255,7 +256,7 @@ def tolerant_beyond(view: PairView) -> Decision | None:
     if beyond and view.plan.kind is PairKind.GATEWAY_VS_TWO_LEG and not _repeats(view):
         detail = f"{_told(result)}; but two legs sent straight do not give the same answer twice either"
         return _inconclusive(Problem(Reason.UNSTABLE, detail))
-    if beyond and _baseline_is_odd(view):
+    if is_odd(view):
         detail = (
             f"{_told(result)}; but the baseline's own repeat differs from it as far, and the subject agrees with that"
         )
@@ -277,11 +278,11 @@ def _repeats(view: PairView) -> bool:
     return view.control is not None and not view.beyond(view.control)
 
 
-def _baseline_is_odd(view: PairView) -> bool:
-    """Whether the baseline differs from its own repeat beyond the envelope while the subject agrees with the repeat."""
-    if view.control is None or view.against_repeat is None or not view.beyond(view.control):
+def is_odd(view: PairView) -> bool:
+    """Whether the baseline, beyond the envelope, differs from subject and repeat while these two agree."""
+    if view.comparison is None or view.control is None or view.against_repeat is None:
         return False
-    return not view.beyond(view.against_repeat)
+    return view.beyond(view.comparison) and view.beyond(view.control) and not view.beyond(view.against_repeat)
 
 
 def tolerant_within(view: PairView) -> Decision | None:
@@ -386,12 +387,12 @@ def _told(result: Comparison) -> str:
     return drift if result.divergence is None else f"{_where(result.divergence)}, {drift}"
 
 
-def path_named(plan: PairPlan, endpoint: str, problem: Problem | None) -> str:
-    """Which path a FAIL of this pair speaks against (attribution, design §3.6)."""
-    path = plan.subject.path.value
+def path_named(kind: PairKind, subject: Arm, endpoint: str, problem: Problem | None) -> str:
+    """Which part a FAIL of a pair of that kind speaks against (attribution, design §3.6)."""
+    path = subject.path.value
     if problem is not None and problem.reason is Reason.SUBJECT_REFUSED:
         return f"{path} path: {endpoint} refuses what it answers when it computes the prompt"
-    return _SPEAKS_AGAINST[plan.kind].format(endpoint)
+    return _SPEAKS_AGAINST[kind].format(endpoint)
 
 
 _SPEAKS_AGAINST = {

@@ -16,7 +16,9 @@ class PairVerdict:
 
     ``ids_equal``, ``first_difference`` and ``max_drift`` (nats) are None where there was nothing to compare;
     ``drift_problem`` says why a drift is not a finite number. ``row`` is the deciding row of the decision table.
-    ``attribution`` names the path a FAIL speaks against. ``shape_matched`` is whether both sides reused equally many
+    ``attribution`` names the part a FAIL speaks against, ``blames`` the kind of pair that shows that part to be wrong:
+    another one where this one's answers came through it. ``odd_baseline`` is whether the baseline is far off its own
+    repeat while the subject agrees with that repeat. ``shape_matched`` is whether both sides reused equally many
     tokens at one endpoint; ``stray`` marks an answer that is not its arm's standing one.
     """
 
@@ -38,6 +40,8 @@ class PairVerdict:
     control_exact: bool | None
     envelope: float
     attribution: str | None
+    blames: PairKind | None = None
+    odd_baseline: bool = False
     shape_matched: bool = False
     stray: bool = False
 

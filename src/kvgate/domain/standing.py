@@ -68,9 +68,11 @@ def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number
         evidence = replace(evidence, problems=())
     unproven = _unproven(plan, group, step, attempt, evidence)
     weak = [problem for problem in evidence.problems if problem.reason in WEAKENING]
-    observation = attempt.observation
+    observation, void = attempt.observation, _void(step, attempt, evidence)
     if observation is not None and observation.prompt_echoed is False:
-        weak.append(Problem(Reason.PROMPT_CHANGED, "the prompt IDs in the reply are not those sent"))
+        # Counters that do not add up are no wonder then, and nobody else's doing.
+        unproven = Problem(Reason.PROMPT_CHANGED, "the prompt IDs in the reply are not those sent")
+        void = None if void is not None and void.reason is Reason.FOREIGN_TRAFFIC else void
     cut = _cut_short(observation, plan.max_tokens)
     if cut is not None:
         weak.append(Problem(Reason.IDS_INCOMPLETE, cut))
@@ -80,7 +82,7 @@ def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number
         endpoint=step.endpoint,
         observation=observation,
         evidence=evidence,
-        void=_void(step, attempt, evidence),
+        void=void,
         unproven=unproven,
         weak=tuple(weak),
         pinned=step.rank,
@@ -160,6 +162,8 @@ def standing_of(plan: Plan, record: GroupRecord, arm: Arm) -> Standing | None:
     if step is None or not attempts:
         return None
     weighed = [weigh(plan, record.plan, step, attempt, number) for number, attempt in enumerate(attempts)]
+    if step.path is Path.COLD:
+        weighed = _after_losses(weighed)
     if arm in LOCAL_BASELINES:
         weighed = _before_contamination(plan, record, weighed)
     chosen = next((standing for standing in weighed if standing.proven), weighed[-1])
@@ -169,6 +173,23 @@ def standing_of(plan: Plan, record: GroupRecord, arm: Arm) -> Standing | None:
         if each.observation is not None and each.observation.outcome is Outcome.REFUSED
     ]
     return replace(chosen, attempts=len(attempts), refusals=len(refused), refused_with=refused[-1] if refused else "")
+
+
+def _after_losses(weighed: list[Standing]) -> list[Standing]:
+    """An attempt that was lost may have been computed all the same: what the next one finds is its own."""
+    found: list[Standing] = []
+    lost: Standing | None = None
+    for standing in weighed:
+        hit = standing.unproven is not None and standing.unproven.reason in (Reason.NOT_COLD, Reason.SALT_IGNORED)
+        if lost is not None and hit:
+            told = lost.observation.detail if lost.observation is not None else "cut off"
+            problem = Problem(Reason.OBSERVATION_MISSING, f"the first attempt was lost ({told}), the next found its KV")
+            found.append(replace(standing, unproven=problem))
+            continue
+        if standing.observation is None or not standing.observation.ok:
+            lost = standing
+        found.append(standing)
+    return found
 
 
 def _before_contamination(plan: Plan, record: GroupRecord, weighed: list[Standing]) -> list[Standing]:

@@ -17,7 +17,7 @@ class Fault:
     ``preset``, ``topology``, ``proxy``, ``dials`` and ``speculation`` are the deployment it shows on. ``lengths`` is
     how prompt lengths have to be chosen, ``tiers`` which ones where the usual will not do. ``alike`` is what the
     operator says of prefill and decode engines, ``declared`` what of the store (the largest drift in nat).
-    ``guilty`` is the part that is wrong, ``pool``, ``transfer`` or ``proxy``, where several could be.
+    ``arms`` are what the gate has to send beside the usual. ``guilty`` is the part that is wrong, ``pool``, ``transfer`` or ``proxy``, where several could be.
     ``needs`` names what is needed to bring it out and what the gate does not do; such a fault can be served, and no
     verdict is required.
     """
@@ -39,20 +39,16 @@ class Fault:
     proxy: ProxyKind = ProxyKind.ASCEND
     guilty: str = ""
     tiers: tuple[int, ...] = ()
+    arms: tuple[str, ...] = ()
 
 
 _DIVERGED = ("DIVERGED", "DIVERGED_INTERMITTENT", "DRIFT", "DEGENERATE")
 _FAIL, _UNKNOWN, _PASS = "FAIL", "INCONCLUSIVE", "PASS"
 _V4, _V41, _GDN, _SWA = "deepseek-v4-flash-32", "deepseek-v4.1", "gdn-hybrid", "swa-hybrid"
-_MIXED = "a request that is a local hit and an external hit at once"
 _BUSY = "requests at the same time"
 _CANCELS = "clients that go away"
 # What the gate does not do yet with what it is told.
 _EMPTY = "an empty answer with HTTP 200 that counts as one"
-_ODD_COLD = "cold answers that are grossly wrong, group after group, and count as such"
-_ECHO = "the prompt's echo read before the counters are"
-_LOST_COLD = "a cold answer that was lost named as the reason, not the hit of its repeat"
-_DECODE_ALONE = "decode's prompt tokens held against those sent"
 # Most of what goes wrong between prefill and decode is the same at any length.
 _ONE_TIER = (531,)
 _BOTH: dict[str, object] = {"tiers": ()}
@@ -124,7 +120,7 @@ FAULTS: tuple[Fault, ...] = (
     _bytes("after_some", "loads are wrong after the fifth", "VA#13934"),
     _bytes("every_other", "every other load is wrong", "VL#47282"),
     _bytes("one_in_three", "a third of the loads is wrong", "SG#22811"),
-    Fault("mixed_only", "external blocks behind a local prefix are wrong", "LM#4247", "load", _FAIL, _DIVERGED, needs=_MIXED),
+    Fault("mixed_only", "external blocks behind a local prefix are wrong", "LM#4247", "load", _FAIL, _DIVERGED, arms=("mixed",)),
     Fault("concurrent_only", "loads are wrong while others run", "VL#45704", "load", _FAIL, _DIVERGED, needs=_BUSY),
     Fault("after_a_cancel", "loads are wrong once a client has gone away", "SG#23392", "load", _FAIL, _DIVERGED, dials=Dials(latency_per_token_s=0.005), needs=_CANCELS),
     # -- stored wrong -----------------------------------------------------------------------------------------
@@ -150,19 +146,19 @@ FAULTS: tuple[Fault, ...] = (
     _pd("transfer", "stale_reference", "the transfer hands over an older prompt's KV", "VL#52234", _FAIL, _DIVERGED, **_BOTH),
     _pd("transfer", "transfer_fails", "transfers fail, look-ups count them as hits, and decode computes all again", "vllm-cpu-lab §7", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",)),
     _pd("transfer", "no_parameters", "prefill returns no transfer parameters, the router goes on, and decode computes all again", "VL#26896", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",), proxy=ProxyKind.ROUTER),
-    _pd("transfer", "hit_not_held", "what came from the pool is not held for decode, whose error the proxy turns into an empty 200", "VA#13439", _FAIL, ("EMPTY", "SUBJECT_REFUSED"), needs=_EMPTY),
-    _pd("transfer", "hit_not_held_router", "the same, and the router passes the error on", "VL#40978", _FAIL, ("SUBJECT_REFUSED",), proxy=ProxyKind.ROUTER),
+    _pd("pool", "hit_not_held", "what came from the pool is not held for decode, whose error the proxy turns into an empty 200", "VA#13439", _FAIL, ("EMPTY", "SUBJECT_REFUSED"), needs=_EMPTY),
+    _pd("pool", "hit_not_held_router", "the same, and the router passes the error on", "VL#40978", _FAIL, ("SUBJECT_REFUSED",), proxy=ProxyKind.ROUTER),
     _pd("transfer", "decode_caches", "decode serves prompts from a cache of its own, which hides the transfer", "VA#7814", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",), where="path"),
     _pd("transfer", "decode_hides_transfer", "a transfer that is wrong behind a decode cache that no reset drops", "VA#7814", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",)),
     # -- the proxy is wrong -----------------------------------------------------------------------------------
     _pd("proxy", "transfer_dropped", "the proxy drops the transfer parameters and decode computes all again", "VL#42644", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",)),
-    _pd("proxy", "proxy_one_behind", "the proxy hands decode the transfer parameters of the request before", "VL#52234", _FAIL, (*_DIVERGED, "LEAK"), needs=_ODD_COLD),
+    _pd("proxy", "proxy_one_behind", "the proxy hands decode the transfer parameters of the request before", "VL#52234", _FAIL, (*_DIVERGED, "LEAK", "EXCESS_DIVERGENCE")),
     _pd("proxy", "proxy_drops_salt", "the proxy drops the salt", "SG#37160", _UNKNOWN, ("SALT_IGNORED",)),
     _pd("proxy", "proxy_drops_ids", "the proxy drops the wish for token IDs", "DY#12277", _UNKNOWN, ("TEXT_ONLY",)),
     _pd("proxy", "proxy_drops_logprobs", "the proxy drops the wish for logprobs", "DY#12277", _UNKNOWN, ("LOGPROBS_UNUSABLE",)),
-    _pd("proxy", "proxy_cuts_prompt", "the proxy cuts the prompt's beginning off", "VA#13524", _UNKNOWN, ("PROMPT_CHANGED",), needs=_ECHO),
-    _pd("proxy", "proxy_adds_token", "the proxy has the prompt tokenised again, with a beginning of its own", "VA#14388", _UNKNOWN, ("PROMPT_CHANGED",), needs=_ECHO),
-    _pd("proxy", "proxy_retokenises", "the proxy has the prompt tokenised again, and one token is another", "VA#7450", _FAIL, ("PROMPT_CHANGED",)),
+    _pd("proxy", "proxy_cuts_prompt", "the proxy cuts the prompt's beginning off", "VA#13524", _UNKNOWN, ("PROMPT_CHANGED",)),
+    _pd("proxy", "proxy_adds_token", "the proxy has the prompt tokenised again, with a beginning of its own", "VA#14388", _UNKNOWN, ("PROMPT_CHANGED",)),
+    _pd("proxy", "proxy_retokenises", "the proxy has the prompt tokenised again, and one token is another", "VA#7450", _UNKNOWN, ("PROMPT_CHANGED",)),
     _pd("proxy", "proxy_temperature", "the proxy sets another temperature", "C40", _FAIL, _DIVERGED),
     _pd("proxy", "proxy_max_tokens", "the proxy asks decode for half as many tokens", "LR#403", _FAIL, ("TRUNCATED",)),
     _pd("proxy", "proxy_first_token_lost", "the proxy loses the first token of every answer", "LM#1511", _FAIL, ("FIRST_TOKEN",)),
@@ -175,11 +171,11 @@ FAULTS: tuple[Fault, ...] = (
     _pd("proxy", "proxy_caches_answers", "the proxy keeps answers and asks no engine twice", "C40", _UNKNOWN, ("EVIDENCE_MISSING",)),
     _pd("proxy", "proxy_swallows_refusal", "prefill refuses a prompt that is too long, and decode answers from a part of it", "SG#30233", _FAIL, ("PROMPT_CHANGED",), needs="a prompt beyond the engine's limit"),
     _pd("proxy", "decode_recomputes", "decode recomputes, and the proxy, which cannot resume token IDs, breaks the answer off", "VA#5900", _UNKNOWN, ("OBSERVATION_MISSING", "RECOMPUTED"), where="decode"),
-    _pd("proxy", "decode_recomputes_at_times", "the same for every other request", "VA#5900", _UNKNOWN, ("OBSERVATION_MISSING", "RECOMPUTED"), where="decode", needs=_LOST_COLD),
+    _pd("proxy", "decode_recomputes_at_times", "the same for every other request", "VA#5900", _UNKNOWN, ("OBSERVATION_MISSING", "RECOMPUTED"), where="decode"),
     _pd("proxy", "decode_recomputes_router", "decode recomputes, and the router passes on that it did", "VA#5900", _UNKNOWN, ("RECOMPUTED",), where="decode", proxy=ProxyKind.ROUTER),
     # -- prefill and decode: others are there, too ------------------------------------------------------------
     _pd("", "pd_foreign_traffic", "somebody else uses prefill and decode all the time", "VL#18053", _UNKNOWN, ("FOREIGN_TRAFFIC",), where="counters"),
-    _pd("proxy", "foreign_on_decode", "no transfer, and somebody else's that is counted at the same time", "VL#42644", _UNKNOWN, ("FOREIGN_TRAFFIC", "TRANSFER_NOT_EXERCISED"), where="counters", needs=_DECODE_ALONE),
+    _pd("proxy", "foreign_on_decode", "no transfer, and somebody else's that is counted at the same time", "VL#42644", _UNKNOWN, ("FOREIGN_TRAFFIC", "TRANSFER_NOT_EXERCISED"), where="counters"),
     # -- answers ----------------------------------------------------------------------------------------------
     Fault("first_token_lost", "the first token of an answer from the pool is missing", "LM#1511", "answer", _FAIL, ("FIRST_TOKEN", *_DIVERGED)),
     Fault("first_token_doubled", "the first token of an answer from the pool comes twice", "LM#978", "answer", _FAIL, ("FIRST_TOKEN", *_DIVERGED)),
