@@ -303,7 +303,7 @@ PATHS = (
 REPLIES = (
     of_one(
         "another prompt echoed beside a conflict of counters",
-        open_by("SENSOR_CONFLICT"),
+        open_by("PROMPT_CHANGED"),
         both(replace(answer(), prompt_echoed=False)),
         dict.fromkeys(SUBJECTS, counters(LENGTH - HIT, 0, HIT, local_hits=16)),
     ),

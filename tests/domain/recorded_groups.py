@@ -194,8 +194,10 @@ WITH_COLD = (PairKind.EXTERNAL_VS_COLD, PairKind.LOCAL_VS_COLD)
 WITH_LOCAL = (PairKind.EXTERNAL_VS_LOCAL, PairKind.LOCAL_VS_COLD)
 ODD_COLD: Tries = {arm: [Try(answer(OTHER))] for arm in (Arm.COLD, Arm.COLD_REPEAT)}
 OPTIONAL = (
-    optional("wrong cold pairs", "PASS", WITH_COLD, ODD_COLD),
-    optional("wrong cold pairs, strict", "PASS", WITH_COLD, ODD_COLD, STRICT),
+    # A pair that need not acquit may convict all the same.
+    optional("wrong cold pairs", "FAIL DIVERGED", WITH_COLD, ODD_COLD),
+    optional("wrong cold pairs, strict", "FAIL DIVERGED", WITH_COLD, ODD_COLD, STRICT),
+    optional("cold pairs that were lost", "PASS", WITH_COLD, {Arm.COLD_REPEAT: [Try(lost()), Try(lost())]}),
     optional(
         "wrong cold pairs, and wrong hits",
         "FAIL DIVERGED",

@@ -71,7 +71,7 @@ def test_everything_that_can_be_planted_stands_in_the_table() -> None:
     # reference stands for other bytes altogether.
     elsewhere = {"scratch_block", "shared_owner_missing", "stale_reference", "refused_hit"}
     # Nor are transfers that do not take place at all.
-    elsewhere |= {"transfer_fails", "no_parameters", "hit_not_held", "hit_not_held_router"}
+    elsewhere |= {"transfer_fails", "no_parameters"}
     assert elsewhere == {each.name for each in FAULTS if each.where in places and each.name not in places[each.where]}
     assert {"dead_bytes", "lossy_declared"} == {each.name for each in FAULTS if each.where == "control"} & set(ON_LOAD)
 
@@ -366,15 +366,7 @@ def test_loads_are_wrong_while_others_run_and_only_then() -> None:
 
 
 def test_what_the_gate_is_not_ready_for_says_so() -> None:
-    traffic = {"mixed_only", "concurrent_only", "after_a_cancel", "proxy_swallows_refusal"}
-    understood = {
-        "hit_not_held",
-        "proxy_one_behind",
-        "proxy_cuts_prompt",
-        "proxy_adds_token",
-        "decode_recomputes_at_times",
-        "foreign_on_decode",
-    }
-    named = {fault.name for fault in FAULTS if fault.needs}
-    assert traffic | understood == named
+    traffic = {"concurrent_only", "after_a_cancel", "proxy_swallows_refusal"}
+    understood = {"hit_not_held"}
+    assert traffic | understood == {fault.name for fault in FAULTS if fault.needs}
     assert QUIET == BY_NAME["concurrent_only"].dials

@@ -99,8 +99,7 @@ def _unproven(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, evi
     if found is None and step.part is Part.CONTINUED and step.path is not Path.COLD:
         found = _not_decodes(group, step, evidence)
     # A prefill engine that is asked alone transfers nothing; every other answer was transferred.
-    alone = plan.deployment.endpoint(step.endpoint).role in (Role.PREFILL, Role.REFERENCE)
-    if found is None and plan.route is not Route.DIRECT and not alone:
+    if found is None and plan.route is not Route.DIRECT and not _alone(plan, step):
         found = transfer_problem(length_of(group, step), evidence, plan.policy)
     if found is None:
         return None
@@ -109,6 +108,10 @@ def _unproven(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, evi
     if found.reason is Reason.NOT_COLD and _under_fresh_salt(group, step):
         return Problem(Reason.SALT_IGNORED, found.detail)
     return found
+
+
+def _alone(plan: Plan, step: ArmStep) -> bool:
+    return plan.deployment.endpoint(step.endpoint).role in (Role.PREFILL, Role.REFERENCE)
 
 
 def _not_decodes(group: GroupPlan, step: ArmStep, evidence: Evidence) -> Problem | None:
