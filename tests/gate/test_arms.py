@@ -14,7 +14,7 @@ from kvgate.cli.run import carry_out
 from kvgate.cli.selftest import config_for
 from kvgate.config.load import load_config_with_digest
 from kvgate.domain.judge import judge
-from kvgate.domain.plan import Plan
+from kvgate.domain.plan import Plan, Purpose
 from kvgate.domain.probe import Arm
 from kvgate.domain.record import RunRecord
 from kvgate.domain.ruling import ArmSummary, RunVerdict
@@ -240,3 +240,28 @@ def test_every_family_passes_on_a_healthy_engine_and_finds_a_spoilt_block(
     assert "PASS" == healthy.verdict.value, healthy.reasons
     _, spoilt = gated(tmp_path / "spoilt", "zero_last_block", arms=USUAL, change=change, tier=1043)
     assert "FAIL" == spoilt.verdict.value, spoilt.reasons
+
+
+# -- KV that decode wrote --------------------------------------------------------------------------------------
+def continued(ruling: RunVerdict) -> dict[Arm, ArmSummary]:
+    group = next(each for each in ruling.groups if each.purpose is Purpose.CONTINUATION)
+    return {arm.arm: arm for arm in group.arms}
+
+
+@pytest.mark.parametrize("preset", ["dense", "gdn-hybrid"])
+def test_an_answer_is_gone_on_from(preset: str, tmp_path: Path) -> None:
+    plan, ruling = gated(tmp_path, arms=[*USUAL, "continuation"], preset=preset)
+    assert ("PASS", set()) == (ruling.verdict.value, failing(ruling)), ruling.reasons
+    arms, group = continued(ruling), plan.groups[-1]
+    # The embedded decoder does not put what it wrote, so nothing of it can be loaded.
+    assert {Arm.CONTINUATION} == {arm.arm for arm in arms.values() if not arm.proven}
+    # More is reused than the prompt alone had: the rest was written by decode.
+    assert (arms[Arm.CONTINUATION_LOCAL].local or 0) > group.length
+
+
+def test_what_decode_wrote_wrong_is_found(tmp_path: Path) -> None:
+    _, usual = gated(tmp_path / "usual", "decode_writes_zeros", USUAL)
+    assert "PASS" == usual.verdict.value
+    _, ruling = gated(tmp_path / "on", "decode_writes_zeros", [*USUAL, "continuation"])
+    assert ("FAIL", {"local path"}) == (ruling.verdict.value, blamed(ruling)), ruling.reasons
+    assert any("decode" in advice for advice in ruling.advice)

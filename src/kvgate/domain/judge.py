@@ -115,7 +115,7 @@ def _named(pair: PairPlan, step: ArmStep | None, ruling: Ruling) -> str | None:
 
 # Parts that answers come through, innermost first: while one is shown to be wrong, or not to do the same twice, a
 # difference between two answers that both came through it speaks against nothing else.
-_DOORS = (PairKind.TRANSFER_VS_DIRECT, PairKind.GATEWAY_VS_TWO_LEG)
+_DOORS = (PairKind.TRANSFER_VS_DIRECT, PairKind.GATEWAY_VS_TWO_LEG, PairKind.CONTINUATION_VS_COLD)
 
 
 def _laid_at_one_door(plan: Plan, groups: tuple[GroupVerdict, ...]) -> tuple[GroupVerdict, ...]:
@@ -129,6 +129,9 @@ def _laid_at_one_door(plan: Plan, groups: tuple[GroupVerdict, ...]) -> tuple[Gro
 
     def laid(pair: PairVerdict) -> PairVerdict:
         failed = pair.verdict is Verdict.FAIL
+        # What decode wrote is the baseline of what is loaded of it.
+        if guilty.kind is PairKind.CONTINUATION_VS_COLD and pair.kind is not PairKind.CONTINUATION_VS_LOCAL:
+            return pair
         return replace(pair, attribution=told, blames=guilty.kind) if failed else pair
 
     return tuple(replace(group, pairs=tuple(map(laid, group.pairs))) for group in groups)

@@ -39,6 +39,7 @@ class Arm(str, Enum):
     REFERENCE = "reference"
     CONTINUATION_COLD = "continuation_cold"
     CONTINUATION_LOCAL = "continuation_local"
+    CONTINUATION_LOCAL_REPEAT = "continuation_local_repeat"
     CONTINUATION = "continuation"
 
     @property
@@ -70,6 +71,7 @@ _PATHS = {
     Arm.REFERENCE: Path.COLD,
     Arm.CONTINUATION_COLD: Path.COLD,
     Arm.CONTINUATION_LOCAL: Path.LOCAL,
+    Arm.CONTINUATION_LOCAL_REPEAT: Path.LOCAL,
     Arm.CONTINUATION: Path.EXTERNAL,
 }
 
@@ -84,6 +86,7 @@ LOCAL_BASELINES = (
     Arm.PREFILL_DIRECT_REPEAT,
     Arm.BRANCH_LOCAL,
     Arm.CONTINUATION_LOCAL,
+    Arm.CONTINUATION_LOCAL_REPEAT,
 )
 # Arms a configuration may name; the others come with them or with the route.
 TO_CHOOSE_FROM = (

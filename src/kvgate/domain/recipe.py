@@ -165,6 +165,7 @@ def continuation_steps(parts: Parts, salts_honoured: bool, drops: bool) -> tuple
     return (
         ArmStep(Arm.COLD, engine, Path.COLD, own),
         ArmStep(Arm.CONTINUATION_LOCAL, engine, Path.LOCAL, own, part=part),
+        ArmStep(Arm.CONTINUATION_LOCAL_REPEAT, engine, Path.LOCAL, own, part=part),
         *(
             (ArmStep(Arm.CONTINUATION, engine, Path.EXTERNAL, own, drop_local=True, settle=True, part=part),)
             if drops
@@ -188,6 +189,7 @@ def pairs_of(steps: tuple[ArmStep, ...]) -> tuple[PairPlan, ...]:
     # What was sent in two legs is what the transfer did; what came through the gateway is the gateway's doing, too.
     straight, straight_again = TWO_LEG if Arm.TWO_LEG in arms else (Arm.LOCAL, Arm.LOCAL_REPEAT)
     own_repeat = (Arm.EXTERNAL_REPEAT,)
+    written = (Arm.CONTINUATION_LOCAL, Arm.CONTINUATION_LOCAL_REPEAT)
     wanted = (
         PairPlan(PairKind.EXTERNAL_VS_LOCAL, Arm.LOCAL, Arm.EXTERNAL, own_repeat, local),
         PairPlan(again[0], again[1], Arm.EXTERNAL_REPEAT, (Arm.EXTERNAL, Arm.EXTERNAL_REPEAT), again[2]),
@@ -200,15 +202,9 @@ def pairs_of(steps: tuple[ArmStep, ...]) -> tuple[PairPlan, ...]:
         PairPlan(PairKind.BRANCH_VS_LOCAL, Arm.BRANCH_LOCAL, Arm.BRANCH, (Arm.BRANCH,), local),
         PairPlan(PairKind.ISOLATION_VS_COLD, Arm.COLD, Arm.ISOLATION, (), cold),
         PairPlan(PairKind.COLD_VS_REFERENCE, Arm.REFERENCE, Arm.COLD, (Arm.COLD_REPEAT,), None),
-        PairPlan(PairKind.CONTINUATION_VS_COLD, Arm.CONTINUATION_COLD, Arm.CONTINUATION_LOCAL, (), None),
-        PairPlan(
-            PairKind.CONTINUATION_VS_LOCAL,
-            Arm.CONTINUATION_LOCAL,
-            Arm.CONTINUATION,
-            (Arm.CONTINUATION,),
-            None,
-            required=False,
-        ),
+        PairPlan(PairKind.CONTINUATION_VS_COLD, Arm.CONTINUATION_COLD, written[0], written[1:], None),
+        # Where decode does not put what it wrote, nothing is loaded, and that is no fault.
+        PairPlan(PairKind.CONTINUATION_VS_LOCAL, written[0], Arm.CONTINUATION, (Arm.CONTINUATION,), written, False),
     )
     return tuple(pair for pair in wanted if pair.baseline in arms and pair.subject in arms)
 

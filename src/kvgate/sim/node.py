@@ -26,7 +26,7 @@ from kvgate.sim.kv import (
 from kvgate.sim.network import VOCABULARY, Ids, Sequence, Weights, extend, make_weights
 from kvgate.sim.planting import ON_LOAD, Loading, on_save, unwritten
 from kvgate.sim.presets import PRESETS, Preset
-from kvgate.sim.sampling import generate
+from kvgate.sim.sampling import generate, pieces
 from kvgate.sim.store import LocalCache, Store
 from kvgate.sim.transfer import Handover, differing, take_over
 from kvgate.sim.words import Dictionary
@@ -185,6 +185,8 @@ class Node:
         noise = Noise(self.dials, Circumstances(prompt, last_chunk, self.preset.granule, request.batch, number))
         warmth = (request.temperature, number if request.seed is None else request.seed)
         ids, rows = generate(self.memory.weights, sequence, request.max_tokens, request.top, noise, warmth)
+        if request.incoming is None:
+            self._keep_written(rank, request, ids, sequence)
         cached = found.hit + (self.preset.block if self.fault == "lying_usage" else 0)
         reply = Reply(ids, rows, self.memory.words.text(ids), cached, "length", transfer=params)
         text = self._foreign_text(prompt)
@@ -193,7 +195,7 @@ class Node:
         if self._decodes:
             reply = preempted(self.fault, reply, Spoiling(text, self.memory.words.text), number)
         rank.counters.generated += len(reply.ids)
-        return replace(reply, steps=self._steps(reply, prompt))
+        return replace(reply, steps=pieces(self.preset.speculation, len(reply.ids), int(prompt.sum())))
 
     def _check(self, request: Request) -> None:
         ids, limit = request.ids, self.preset.max_model_len
@@ -219,9 +221,7 @@ class Node:
         extend(self.memory.weights, sequence, prompt[found.hit :])
         new: dict[str, Arrays] = {}
         mine: dict[Place, Arrays] = {}
-        for place in places_between(preset, found.hit, len(prompt) // preset.block * preset.block):
-            if is_state(place.group) and place.end not in sequence.states:
-                continue
+        for place in self._whole(sequence, found.hit, len(prompt)):
             kept, given = on_save(self.fault, place, cut(sequence, place), len(prompt), preset)
             new[self._key(place, pool_hashes)] = given
             mine[place] = kept
@@ -232,6 +232,22 @@ class Node:
         if self.fault != "healthy" and not found.hit:
             self.memory.objects = [*self.memory.objects[-1:], mine]
         return found, sequence
+
+    def _whole(self, sequence: Sequence, start: int, end: int) -> list[Place]:
+        """The places of every object that can be cut from these tokens; states are known at some ends only."""
+        places = places_between(self.preset, start, end // self.preset.block * self.preset.block)
+        return [place for place in places if not is_state(place.group) or place.end in sequence.states]
+
+    def _keep_written(self, rank: Rank, request: Request, ids: list[int], sequence: Sequence) -> None:
+        """Keep what decode wrote like what was prefilled; the last token's KV is not yet there."""
+        known = np.array([*request.ids, *ids[:-1]], dtype=np.int64)
+        places = self._whole(sequence, len(request.ids) // self.preset.block * self.preset.block, len(known))
+        if not (places and self.prefix_caching):
+            return
+        written = {place: cut(sequence, place) for place in places}
+        if self.fault == "decode_writes_zeros":
+            written = {place: {name: array * 0 for name, array in each.items()} for place, each in written.items()}
+        self._keep(rank, block_hashes(known, request.salt, self.preset.block), written)
 
     def _find(self, prompt: Ids, request: Request, rank: Rank, hashes: list[str], pool_hashes: list[str]) -> _Found:
         preset = self.preset
@@ -388,16 +404,6 @@ class Node:
         if request.incoming is not None:
             size = sum(request.incoming.rows(name).nbytes for name in request.incoming.arrays)
             counters.transferred_bytes += size * transferred // length
-
-    def _steps(self, reply: Reply, prompt: Ids) -> tuple[int, ...]:
-        """How many tokens each streamed piece carries: with speculation, a draft is accepted up to a point."""
-        left, seed = len(reply.ids), int(prompt.sum())
-        steps: list[int] = []
-        while left:
-            accepted = 1 + (seed + len(steps)) % (self.preset.speculation + 1) if steps else 1
-            steps.append(min(left, accepted))
-            left -= steps[-1]
-        return tuple(steps)
 
     def _foreign_text(self, prompt: Ids) -> str | None:
         """How the last prompt before this one began; None if there was no other."""

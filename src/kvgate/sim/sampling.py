@@ -41,3 +41,13 @@ def likeliest(logits: Floats, count: int) -> list[int]:
         best.append(int(left.argmax()))
         left[best[-1]] = -np.inf
     return best
+
+
+def pieces(speculation: int, count: int, seed: int) -> tuple[int, ...]:
+    """How many tokens each streamed piece carries: with speculation, a draft is accepted up to a point."""
+    found: list[int] = []
+    while count:
+        accepted = 1 + (seed + len(found)) % (speculation + 1) if found else 1
+        found.append(min(count, accepted))
+        count -= found[-1]
+    return tuple(found)
