@@ -1,6 +1,5 @@
 """Asking one endpoint, before the run, what it is and what it can show."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,11 +12,11 @@ from kvgate.domain.deployment import Capabilities, Endpoint
 from kvgate.domain.observation import Observation
 from kvgate.domain.probe import Arm, Probe
 from kvgate.domain.prompt import Ids
-from kvgate.engines.answers import clip, error_text
 from kvgate.engines.dialects import Dialect
 from kvgate.engines.engine import HttpEngine
 from kvgate.engines.metrics import UnreadablePageError, parse_counters, parse_info
 from kvgate.engines.wire import ANY_HTTPX, encode_prompt, meaning, persistently, request_body
+from kvgate.engines.words import clip, error_text, parse_json
 from kvgate.errors import RemoteError
 
 ASK_S = 30.0
@@ -164,7 +163,7 @@ class EndpointDiscovery:
         if not response.is_success:
             raise RemoteError(f"{where}: HTTP {response.status_code}: {_told(response)}; check the url and its role")
         try:
-            value = response.json()
+            value = parse_json(response.text)
         except ValueError:
             kind = response.headers.get("content-type", "no content type")
             raise RemoteError(
@@ -189,7 +188,7 @@ class EndpointDiscovery:
 
 def _told(response: httpx.Response) -> str:
     try:
-        return error_text(response.json()) or clip(response.text)
+        return error_text(parse_json(response.text)) or clip(response.text)
     except ValueError:
         return clip(response.text) or "empty body"
 
@@ -209,7 +208,7 @@ def _counters(page: str | None, dialect: Dialect) -> tuple[Counters | None, str]
 
 def _version(page: str | None) -> str | None:
     try:
-        value = json.loads(page) if page is not None else None
+        value = parse_json(page) if page is not None else None
     except ValueError:
         return None
     version = value.get("version") if isinstance(value, dict) else None
@@ -240,7 +239,7 @@ def _from_metrics(page: str | None, dialect: Dialect) -> dict[str, tuple[Any, st
 def _from_server_info(page: str | None) -> dict[str, tuple[Any, str]]:
     """Only named fields are taken: the full configuration may hold secrets."""
     try:
-        value = json.loads(page) if page else None
+        value = parse_json(page) if page else None
     except ValueError:
         return {}
     config = value.get("vllm_config") if isinstance(value, dict) else None

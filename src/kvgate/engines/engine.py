@@ -11,7 +11,6 @@ from kvgate.domain.history import DropOutcome
 from kvgate.domain.observation import Observation
 from kvgate.domain.probe import Probe
 from kvgate.domain.prompt import Ids
-from kvgate.engines.answers import clip
 from kvgate.engines.dialects import Dialect
 from kvgate.engines.metrics import CounterReader, UnreadablePageError
 from kvgate.engines.wire import (
@@ -24,6 +23,7 @@ from kvgate.engines.wire import (
     persistently,
     request_body,
 )
+from kvgate.engines.words import clip, parse_json
 from kvgate.ports import Body, CounterReading, DropReply
 
 SIDE_CALL_S = 30.0
@@ -166,7 +166,7 @@ class HttpEngine:
 
 def _drop_reply(response: httpx.Response) -> DropReply:
     try:
-        body = response.json()
+        body = parse_json(response.text)
     except ValueError:
         return DropReply(DropOutcome.UNKNOWN, "the reset answered without saying whether it worked")
     success = body.get("success") if isinstance(body, dict) else None
