@@ -81,6 +81,11 @@ class HttpEngine:
         """The model name sent with every request."""
         return self._settings.model
 
+    @property
+    def streams(self) -> bool:
+        """Whether answers are asked for as streams."""
+        return self._settings.stream
+
     def ask_ids_by(self, fields: tuple[str, ...]) -> None:
         """Which of the dialect's fields to ask token IDs by; settled once, by the capability probe."""
         self._id_fields = fields
