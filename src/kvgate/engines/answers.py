@@ -139,7 +139,7 @@ class AnswerBuilder:
         finish_reason = choice.get("finish_reason")
         if finish_reason:
             named = finish_reason.get("type") if isinstance(finish_reason, Mapping) else finish_reason
-            self.finish_reason = clip(str(named))
+            self.finish_reason = clip(str(named)) or None
         if "recomputed" in (choice.get("stop_reason"), finish_reason):
             self.marks.append("recomputed")
         return new

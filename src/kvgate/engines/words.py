@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pydantic_core import from_json
 
 LONGEST_DETAIL = 300
+LONGEST_LOOKED_AT = 1024
 
 
 class AnswerError(ValueError):
@@ -61,5 +62,7 @@ def clean(text: str) -> str:
 
 def clip(text: str) -> str:
     """One line of bounded length, without control characters (a server's words must not steer a terminal)."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in clean(text)).split())
+    # Cut first: an error page may have megabytes, and each character is looked at.
+    shown = clean(text[:LONGEST_LOOKED_AT])
+    line = " ".join("".join(char if char.isprintable() else " " for char in shown).split())
     return line if len(line) <= LONGEST_DETAIL else line[: LONGEST_DETAIL - 3] + "..."
