@@ -23,6 +23,7 @@ from tests.engines.loopback import (
     Action,
     Close,
     Pause,
+    Reset,
     answering,
     ask,
     chunk,
@@ -213,7 +214,8 @@ def test_c12_a_proxy_that_hangs_is_given_up_and_one_that_asks_twice_is_seen() ->
     for seen in (by_name, by_echo):
         assert (Outcome.OK, True) == (seen.outcome, "begins anew" in str(seen.id_problem()))
     # A prefill engine's first token under its own name is no second beginning.
-    assert None is hear(*begun("p", chunk([1], "a")), *begun("d", chunk([2, 1], "b", "length"))).id_problem()
+    for rest in ([2, 1], [1, 2]):
+        assert None is hear(*begun("p", chunk([1], "a")), *begun("d", chunk(rest, "b", "length"))).id_problem()
 
 
 def test_c13_the_wait_for_the_first_token_grows_with_the_prompt() -> None:
@@ -223,16 +225,20 @@ def test_c13_the_wait_for_the_first_token_grows_with_the_prompt() -> None:
     assert Outcome.OK is ask(late, timeouts=replace(waits, first_token_per_1k=3000.0))[0].outcome
 
 
-def test_c14_a_connection_that_idled_away_costs_no_answer() -> None:
-    async def thrice() -> list[Observation]:
-        async with answering([chunked(GOOD), Close()]) as server, engine_at(server.url) as engine:
+def test_c14_a_connection_that_idled_away_costs_no_answer_and_a_race_one_marked_retry() -> None:
+    async def each(replies: list[list[Action]]) -> list[Observation]:
+        async with answering(*replies) as server, engine_at(server.url) as engine:
             seen = []
             for _ in range(3):
                 seen.append(await complete(engine))
                 await asyncio.sleep(0.05)
             return seen
 
-    assert [Outcome.OK] * 3 == [each.outcome for each in asyncio.run(thrice())]
+    idled = asyncio.run(each([[chunked(GOOD), Close()]]))
+    assert [(Outcome.OK, ())] * 3 == [(seen.outcome, seen.marks) for seen in idled]
+    raced = asyncio.run(each([[chunked(GOOD)], [Reset()], [chunked(GOOD)], [Close()], [chunked(GOOD)]]))
+    assert [Outcome.OK] * 3 == [seen.outcome for seen in raced]
+    assert [(), ("retried",), ("retried",)] == [seen.marks for seen in raced]
 
 
 def test_c15_a_stream_cut_by_a_load_balancer_is_lost_and_not_sent_again() -> None:

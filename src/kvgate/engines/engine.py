@@ -52,7 +52,12 @@ def make_client(url: str, bearer: str | None, connect_s: float) -> httpx.AsyncCl
     timeout = httpx.Timeout(None, connect=connect_s)
     # Private authorities are found as OpenSSL finds them (SSL_CERT_FILE), which trust_env would switch off.
     verify = ssl.create_default_context() if url.startswith("https") else True
-    return httpx.AsyncClient(base_url=url.rstrip("/"), headers=headers, timeout=timeout, trust_env=False, verify=verify)
+    # A request that waited in the client for a free connection would use up its time there.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    base = url.rstrip("/")
+    return httpx.AsyncClient(
+        base_url=base, headers=headers, timeout=timeout, limits=limits, trust_env=False, verify=verify
+    )
 
 
 class HttpEngine:

@@ -12,7 +12,7 @@ any other status outside 2xx         REFUSED  a definite error, quoted
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
@@ -267,19 +267,17 @@ class _Exchange:
             return self._refusal(response)
         try:
             response.encoding = "utf-8"  # JSON and event streams are; asking the header costs more than reading
-            texts = self._texts(response)
             kind = response.headers.get("content-type", "")
-            if kind.startswith("text/event-stream") or "text/event-stream" in kind.lower():
-                await self._read_events(texts)
-            else:
-                await self._read_whole(texts)
+            events = kind.startswith("text/event-stream") or "text/event-stream" in kind.lower()
+            async with contextlib.aclosing(self._texts(response)) as texts:
+                await (self._read_events(texts) if events else self._read_whole(texts))
             return self._answer.finish(response.status_code, self.timing())
         except ServerError as error:
             return self._definite(f"the server answered with an error: {error}")
         except AnswerError as error:
             return self._definite(f"the answer cannot be read: {error}")
 
-    async def _texts(self, response: httpx.Response) -> AsyncIterator[str]:
+    async def _texts(self, response: httpx.Response) -> AsyncGenerator[str, None]:
         """The answer piece by piece; any piece is a sign of life."""
         left = LARGEST_ANSWER
         async for text in response.aiter_text():
@@ -304,10 +302,13 @@ class _Exchange:
 
     async def _read_events(self, texts: AsyncIterator[str]) -> None:
         done = False
-        async for event in EventSource(cast("httpx.Response", _Watched(texts))).aiter_sse():
-            done = done or event.data == "[DONE]"
-            if event.data and event.data != "[DONE]":
-                self._take_event(event.data)
+        source = EventSource(cast("httpx.Response", _Watched(texts))).aiter_sse()
+        # Closed here and now: left to the collector, what it holds of a broken-off answer would outlive the request.
+        async with contextlib.aclosing(source) as events:
+            async for event in events:
+                done = done or event.data == "[DONE]"
+                if event.data and event.data != "[DONE]":
+                    self._take_event(event.data)
         self.done = done
         if not done:
             self._answer.marks.append("no-done-marker")
