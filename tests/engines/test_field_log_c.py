@@ -215,7 +215,9 @@ def test_c12_a_proxy_that_hangs_is_given_up_and_one_that_asks_twice_is_seen() ->
         assert (Outcome.OK, True) == (seen.outcome, "begins anew" in str(seen.id_problem()))
     # A prefill engine's first token under its own name is no second beginning.
     for rest in ([2, 1], [1, 2]):
-        assert None is hear(*begun("p", chunk([1], "a")), *begun("d", chunk(rest, "b", "length"))).id_problem()
+        assert (
+            None is hear(*begun("p", chunk([1], "a")), *begun("d", chunk(rest, "b", "length")), usage(3)).id_problem()
+        )
 
 
 def test_c13_the_wait_for_the_first_token_grows_with_the_prompt() -> None:
