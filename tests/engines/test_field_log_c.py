@@ -284,7 +284,7 @@ def test_c16_where_streams_end_with_done_one_without_it_was_cut() -> None:
 @pytest.mark.parametrize(
     ("body", "outcome", "fragment"),
     [
-        (b"", Outcome.REFUSED, "cannot be read"),
+        (b"", Outcome.REFUSED, "cannot be read: it is empty"),
         (b"{'error': 'bad request'}", Outcome.REFUSED, "bad request"),
         (b'{"error": {"message": "too long", "code": 400}}', Outcome.REFUSED, "too long"),
         (b'{"error": "too long"}', Outcome.REFUSED, "too long"),

@@ -351,6 +351,8 @@ class _Exchange:
 
 
 def _json_object(text: str) -> dict[str, object]:
+    if not text.strip():
+        raise AnswerError("it is empty, as where a proxy swallows an error")
     try:
         value = parse_json(text)
     except ValueError:
