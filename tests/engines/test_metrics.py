@@ -121,6 +121,18 @@ def test_windows_line_ends_and_a_missing_last_one_are_read() -> None:
     assert 2 == len(parse_counters(page, VLLM).readings)
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\x85", "\x0b", "\x1c"])
+def test_other_line_separators_inside_a_label_split_nothing(separator: str) -> None:
+    """They are line ends for Python's splitlines, not for Prometheus."""
+    page = f'vllm:prompt_tokens_total{{engine="0",model_name="a{separator}b"}} 5'
+    assert {("0", Counter.PROMPT_TOKENS): 5.0} == read(page)
+
+
+def test_an_exemplar_is_not_taken_for_the_value() -> None:
+    page = 'vllm:prompt_tokens_total{engine="0"} 5 # {trace_id="x"} 0.5 1.7e9'
+    assert {("0", Counter.PROMPT_TOKENS): 5.0} == read(page)
+
+
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
 def test_a_counter_that_is_no_number_is_not_read(value: str) -> None:
     """It could be neither subtracted nor written down as JSON."""

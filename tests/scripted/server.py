@@ -386,9 +386,9 @@ def error(status: int, message: str) -> tuple[int, str, bytes]:
 
 
 @contextlib.contextmanager
-def serving(script: Script | None = None) -> Iterator[ScriptedServer]:
+def serving(script: Script | None = None, kind: type[ScriptedServer] = ScriptedServer) -> Iterator[ScriptedServer]:
     """A server in a thread of its own, gone afterwards."""
-    server = ScriptedServer(script or Script())
+    server = kind(script or Script())
     loop = asyncio.new_event_loop()
     listener = loop.run_until_complete(server.listen())
     thread = threading.Thread(target=loop.run_forever, daemon=True)

@@ -82,6 +82,7 @@ def difference(before: Counters, after: Counters) -> CounterDelta:
         by_engine.setdefault(engine, {})[counter] = moved
     for engine, counter in earlier.keys() - later.keys():
         fell.append(f"{counter.value} of engine {engine} vanished")
-    if before.started is not None and after.started is not None and after.started > before.started + 1.0:
-        fell.append("the server process was started anew")
+    if before.started is not None and after.started is not None and abs(after.started - before.started) > 1.0:
+        anew = after.started > before.started
+        fell.append("the server process was started anew" if anew else "another server process answered than before")
     return CounterDelta(by_engine, tuple(fell))

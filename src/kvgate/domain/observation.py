@@ -15,11 +15,16 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The server's own token counts. ``cached_tokens`` is None where the server did not say (not zero)."""
+    """The server's own token counts. The cached ones are None where the server did not say (not zero).
+
+    ``local_cached_tokens`` and ``external_cached_tokens`` are the engine's own split of ``cached_tokens``.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None = None
+    local_cached_tokens: int | None = None
+    external_cached_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,15 @@ class Timing:
 
     first_token_s: float | None
     total_s: float
+
+
+# Marks that say why the token IDs, or the logprobs, are not to be trusted although they came.
+ID_MARKS = {
+    "ids-ambiguous": "the lists of token IDs may each hold what is new or all there is so far, and no count settles it",
+    "ids-contradict": "the reply carries two lists of its token IDs that differ",
+    "restarted": "the reply begins anew in its middle, as if a proxy had asked twice",
+}
+LOGPROB_MARKS = {"logprobs-misplaced": "the logprobs are named after other tokens than the reply's"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +66,8 @@ class Observation:
     ``prompt_echoed`` is whether the prompt IDs the server says it saw equal those sent; None if it said nothing.
     ``transfer`` are the parameters (JSON) by which a decode engine may fetch this prompt's KV, where there were any.
     ``legs`` are the parts of a request that was sent in two, first prefill's.
-    ``marks`` are things worth knowing that are no error: ``retried``, ``recomputed``, ``no-done-marker``.
+    ``marks`` are things worth knowing that are no error: ``retried``, ``recomputed``, ``no-done-marker``,
+    ``prompt-repeated`` (and cut off), and those of ``ID_MARKS`` and ``LOGPROB_MARKS``, which forbid trusting a part.
     """
 
     outcome: Outcome
@@ -80,6 +95,8 @@ class Observation:
         """Why the token IDs cannot be trusted as the whole answer, or None if they can."""
         if self.token_ids is None:
             return "the reply carries no token IDs"
+        if self.marks and (told := _first(self.marks, ID_MARKS)) is not None:
+            return told
         if self.usage is not None and self.usage.completion_tokens != len(self.token_ids):
             return f"the reply carries {len(self.token_ids)} token IDs, its usage says {self.usage.completion_tokens}"
         return None
@@ -91,6 +108,8 @@ class Observation:
         count = len(self.token_ids or ())
         if not len(self.logprobs) == len(self.top_ids) == len(self.top_logprobs) == count:
             return f"the reply carries {len(self.logprobs)} logprobs for {count} token IDs"
+        if self.marks and (told := _first(self.marks, LOGPROB_MARKS)) is not None:
+            return told
         if count > 1 and all(value == 0.0 for value in self.logprobs):
             return "every logprob is exactly 0.0"
         return None
@@ -98,3 +117,7 @@ class Observation:
     def has_non_finite_logprobs(self) -> bool:
         """Whether a logprob is missing, NaN or infinite: the mark of NaN in the logits."""
         return any(value is None or not math.isfinite(value) for value in self.logprobs or ())
+
+
+def _first(marks: tuple[str, ...], meanings: dict[str, str]) -> str | None:
+    return next((meanings[mark] for mark in marks if mark in meanings), None)

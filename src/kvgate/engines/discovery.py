@@ -1,6 +1,5 @@
 """Asking one endpoint, before the run, what it is and what it can show."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,14 +12,16 @@ from kvgate.domain.deployment import Capabilities, Endpoint
 from kvgate.domain.observation import Observation
 from kvgate.domain.probe import Arm, Probe
 from kvgate.domain.prompt import Ids
-from kvgate.engines.answers import clip, error_text
 from kvgate.engines.dialects import Dialect
 from kvgate.engines.engine import HttpEngine
 from kvgate.engines.metrics import UnreadablePageError, parse_counters, parse_info
 from kvgate.engines.wire import ANY_HTTPX, encode_prompt, meaning, persistently, request_body
+from kvgate.engines.words import clip, error_text, parse_json
 from kvgate.errors import RemoteError
 
 ASK_S = 30.0
+# Marks of an answer that say something of the way it took.
+PROXY_MARKS = ("no-done-marker", "prompt-repeated", "recomputed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +78,20 @@ class EndpointDiscovery:
         """One short request with token IDs ``ids``, then the counters. The engine caches that prompt like any other."""
         observation, without = await self._first_answer(ids)
         usage = observation.usage
-        told = (without, observation.id_problem(), observation.logprob_problem())
+        salt, about_salts = await self._knows_salts(ids)
+        told = (
+            without,
+            observation.id_problem(),
+            observation.logprob_problem(),
+            *_dropped(observation, self._engine.streams),
+            about_salts,
+        )
         seen = Capabilities(
             endpoint=self._endpoint.name,
             token_ids=observation.token_ids is not None,
             logprobs=observation.logprob_problem() is None,
             echoes_prompt_ids=observation.prompt_echoed,
-            salt=await self._knows_salts(ids),
+            salt=salt,
             cached_tokens=usage is not None and usage.cached_tokens is not None,
             details=tuple(each for each in told if each),
         )
@@ -131,17 +139,30 @@ class EndpointDiscovery:
             raise RemoteError(f"{self._where(self._dialect.tokenize_path)}: {text[:20]!r} is tokenised to nothing")
         return tuple(tokens)
 
-    async def _knows_salts(self, ids: tuple[int, ...]) -> bool:
-        """Unknown fields are ignored with HTTP 200, so an invalid salt is the question: a 400 means it was read."""
-        fields = {"model": self._engine.model, "max_tokens": 1, "cache_salt": ""}
+    async def _knows_salts(self, ids: tuple[int, ...]) -> tuple[bool, str]:
+        """Whether a salt gets through to the engine, and what there is to say of it.
+
+        Unknown fields are ignored with HTTP 200, and so is a field that a proxy drops. So an invalid salt is the
+        question: a 400 means that it was read. Servers that refuse fields they do not know refuse a valid one, too.
+        """
+        empty = await self._status_with_salt(ids, "")
+        if empty not in (400, 422):
+            return False, "an empty cache_salt is not refused: salts are dropped or unknown"
+        valid = await self._status_with_salt(ids, "kvgate")
+        if valid is None or not 200 <= valid < 300:
+            return False, f"a request with a cache_salt is answered with {f'HTTP {valid}' if valid else 'nothing'}"
+        return True, ""
+
+    async def _status_with_salt(self, ids: tuple[int, ...], salt: str) -> int | None:
+        fields = {"model": self._engine.model, "max_tokens": 1, "cache_salt": salt}
         body = request_body(fields, encode_prompt(_array(ids)))
         try:
             response = await self._send(
                 "POST", self._dialect.completions_path, content=body, headers={"Content-Type": "application/json"}
             )
         except ANY_HTTPX:
-            return False
-        return response.status_code == 400
+            return None
+        return response.status_code
 
     async def _page(self, path: str) -> str | None:
         """The text at ``path``, or None if the server has no such page."""
@@ -165,7 +186,7 @@ class EndpointDiscovery:
         if not response.is_success:
             raise RemoteError(f"{where}: HTTP {response.status_code}: {_told(response)}; check the url and its role")
         try:
-            value = response.json()
+            value = parse_json(response.text)
         except ValueError:
             kind = response.headers.get("content-type", "no content type")
             raise RemoteError(
@@ -188,9 +209,24 @@ class EndpointDiscovery:
         return f"{self._endpoint.name} ({self._endpoint.url}{path})"
 
 
+def _dropped(seen: Observation, streamed: bool) -> tuple[str, ...]:
+    """What was asked for and did not come back, although the answer is HTTP 200: something between drops it."""
+    found: list[str] = []
+    if seen.usage is None:
+        found.append("the reply carries no usage, so token IDs cannot be counted against it")
+    if seen.prompt_echoed is None:
+        found.append("the reply does not echo the prompt's token IDs, so a changed prompt would go unseen")
+    elif not seen.prompt_echoed:
+        found.append("the server says it saw other prompt tokens than were sent")
+    if streamed and seen.timing is not None and seen.timing.first_token_s is None:
+        found.append("the answer came in one piece, not as a stream")
+    found += [f"the reply is marked {mark}" for mark in seen.marks if mark in PROXY_MARKS]
+    return tuple(found)
+
+
 def _told(response: httpx.Response) -> str:
     try:
-        return error_text(response.json()) or clip(response.text)
+        return error_text(parse_json(response.text)) or clip(response.text)
     except ValueError:
         return clip(response.text) or "empty body"
 
@@ -210,7 +246,7 @@ def _counters(page: str | None, dialect: Dialect) -> tuple[Counters | None, str]
 
 def _version(page: str | None) -> str | None:
     try:
-        value = json.loads(page) if page is not None else None
+        value = parse_json(page) if page is not None else None
     except ValueError:
         return None
     version = value.get("version") if isinstance(value, dict) else None
@@ -244,7 +280,7 @@ def _from_metrics(page: str | None, dialect: Dialect) -> dict[str, tuple[Any, st
 def _from_server_info(page: str | None) -> dict[str, tuple[Any, str]]:
     """Only named fields are taken: the full configuration may hold secrets."""
     try:
-        value = json.loads(page) if page else None
+        value = parse_json(page) if page else None
     except ValueError:
         return {}
     config = value.get("vllm_config") if isinstance(value, dict) else None

@@ -11,7 +11,6 @@ from kvgate.domain.history import DropOutcome
 from kvgate.domain.observation import Observation
 from kvgate.domain.probe import Probe
 from kvgate.domain.prompt import Ids
-from kvgate.engines.answers import clip
 from kvgate.engines.dialects import Dialect
 from kvgate.engines.metrics import CounterReader, UnreadablePageError
 from kvgate.engines.wire import (
@@ -24,6 +23,7 @@ from kvgate.engines.wire import (
     persistently,
     request_body,
 )
+from kvgate.engines.words import clip, parse_json
 from kvgate.ports import Body, CounterReading, DropReply
 
 SIDE_CALL_S = 30.0
@@ -52,7 +52,12 @@ def make_client(url: str, bearer: str | None, connect_s: float) -> httpx.AsyncCl
     timeout = httpx.Timeout(None, connect=connect_s)
     # Private authorities are found as OpenSSL finds them (SSL_CERT_FILE), which trust_env would switch off.
     verify = ssl.create_default_context() if url.startswith("https") else True
-    return httpx.AsyncClient(base_url=url.rstrip("/"), headers=headers, timeout=timeout, trust_env=False, verify=verify)
+    # A request that waited in the client for a free connection would use up its time there.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    base = url.rstrip("/")
+    return httpx.AsyncClient(
+        base_url=base, headers=headers, timeout=timeout, limits=limits, trust_env=False, verify=verify
+    )
 
 
 class HttpEngine:
@@ -80,6 +85,11 @@ class HttpEngine:
     def model(self) -> str:
         """The model name sent with every request."""
         return self._settings.model
+
+    @property
+    def streams(self) -> bool:
+        """Whether answers are asked for as streams."""
+        return self._settings.stream
 
     def ask_ids_by(self, fields: tuple[str, ...]) -> None:
         """Which of the dialect's fields to ask token IDs by; settled once, by the capability probe."""
@@ -166,7 +176,7 @@ class HttpEngine:
 
 def _drop_reply(response: httpx.Response) -> DropReply:
     try:
-        body = response.json()
+        body = parse_json(response.text)
     except ValueError:
         return DropReply(DropOutcome.UNKNOWN, "the reset answered without saying whether it worked")
     success = body.get("success") if isinstance(body, dict) else None

@@ -105,9 +105,12 @@ def _starts(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _values(page: str, starts: tuple[str, ...]) -> Iterator[tuple[str, float]]:
     """Name-and-labels and value of the lines that matter: a vLLM page has hundreds of others, and parsing is slow."""
-    for line in page.splitlines():
-        if not line.startswith(starts):
+    # Only line feeds end a line: label values may hold what else Python takes for a line's end.
+    for whole in page.split("\n"):
+        if not whole.startswith(starts):
             continue
+        # An exemplar has braces and a value of its own.
+        line = whole.partition(" # {")[0]
         head, _, rest = line.rpartition("} ") if "{" in line else line.partition(" ")
         try:
             # A time stamp may follow the value.

@@ -12,18 +12,18 @@ any other status outside 2xx         REFUSED  a definite error, quoted
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import ClassVar, cast
 
 import anyio
 import httpx
 from httpx_sse import EventSource
-from pydantic_core import from_json
 
 from kvgate.domain.observation import Observation, Outcome, Timing
 from kvgate.domain.prompt import Ids
-from kvgate.engines.answers import AnswerBuilder, AnswerError, ServerError, clean, clip, error_text
+from kvgate.engines.answers import AnswerBuilder
+from kvgate.engines.words import AnswerError, ServerError, clean, clip, error_text, parse_json
 
 OVERLOADED = frozenset({408, 429, 502, 503, 504})
 
@@ -59,6 +59,11 @@ SETTLING_S = 0.05
 # Broken connections in a row after which the server counts as gone.
 BROKEN_BEFORE_GONE = 4
 MOST_TOKENS = 1 << 20
+# Characters; the IDs of a prompt of a million tokens, echoed, are an eighth of it.
+LARGEST_ANSWER = 1 << 26
+# How event streams begin, and within how many pieces this shows.
+EVENT_FIELDS = ("data:", ":", "event:", "id:", "retry:")
+PIECES_TO_TELL = 16
 BROKEN = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 
 
@@ -138,6 +143,7 @@ class Wire:
         self._url, self._extensions = pattern.url, pattern.extensions
         self._headers = {name: value for name, value in pattern.headers.items() if name != "content-length"}
         self._timeouts = timeouts
+        self._sends_done = False
 
     async def complete(
         self,
@@ -164,8 +170,7 @@ class Wire:
     async def _once(
         self, body: bytes, prompt: EncodedPrompt, request_id: str, stream: bool, most: int, rank: int | None
     ) -> "Observation | _BrokenEarly":
-        exchange = _Exchange(self._timeouts, prompt, stream, self._hide)
-        exchange.most = most
+        exchange = _Exchange(self._timeouts, prompt, stream, most, self._hide)
         headers = {**self._headers, "X-Request-Id": request_id}
         if rank is not None:
             headers["X-data-parallel-rank"] = str(rank)
@@ -175,7 +180,7 @@ class Wire:
                 exchange.begin(scope)
                 response = await self._client.send(request, stream=True)
                 try:
-                    return await exchange.read(response)
+                    return self._ended_well(await exchange.read(response), exchange.done)
                 finally:
                     await response.aclose()
             return exchange.timed_out()
@@ -185,6 +190,14 @@ class Wire:
             return exchange.lost(meaning(error))
         except ANY_HTTPX as error:
             return exchange.lost(meaning(error))
+
+    def _ended_well(self, seen: Observation, done: bool | None) -> Observation:
+        """Where streams are known to end with [DONE], one without it was cut, even after its finish reason."""
+        self._sends_done = self._sends_done or bool(done)
+        if seen.ok and done is False and self._sends_done:
+            detail = "the answer ended without [DONE], with which this endpoint ends its streams"
+            return replace(seen, outcome=Outcome.LOST, detail=detail)
+        return seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,31 +211,37 @@ def _marked(observation: Observation, mark: str) -> Observation:
 
 
 class _Watched:
-    """What EventSource reads of a response, telling of every piece of text that comes, and letting media types be
-    written in capitals, as HTTP allows."""
+    """What EventSource reads of a response: text from wherever, under a media type that it takes."""
 
-    def __init__(self, response: httpx.Response, alive: Callable[[], None]) -> None:
-        self._response = response
-        self._alive = alive
-        self.headers = {"content-type": response.headers.get("content-type", "").lower()}
+    headers: ClassVar = {"content-type": "text/event-stream"}
 
-    async def aiter_text(self) -> AsyncIterator[str]:
-        async for text in self._response.aiter_text():
-            self._alive()
-            yield text
+    def __init__(self, texts: AsyncIterator[str]) -> None:
+        self._texts = texts
+
+    def aiter_text(self) -> AsyncIterator[str]:
+        return self._texts
+
+
+async def _after(pieces: list[str], texts: AsyncIterator[str]) -> AsyncIterator[str]:
+    yield "".join(pieces)
+    async for text in texts:
+        yield text
 
 
 class _Exchange:
     """One request on its way: the clock, the deadline, and the answer as far as it has come."""
 
-    def __init__(self, timeouts: Timeouts, prompt: EncodedPrompt, stream: bool, hide: Callable[[str], str]) -> None:
-        self.most = MOST_TOKENS
+    def __init__(
+        self, timeouts: Timeouts, prompt: EncodedPrompt, stream: bool, most: int, hide: Callable[[str], str]
+    ) -> None:
+        self.done: bool | None = None
+        self._most = most
         self._hide = hide
         self.status: int | None = None
         self._timeouts = timeouts
         self._length = prompt.length
         self._stream = stream
-        self._answer = AnswerBuilder(prompt.ids)
+        self._answer = AnswerBuilder(prompt.ids, most)
         # The event loop's own clock, asked for every event of a stream.
         self._now = asyncio.get_running_loop().time
         self._begun = self._now()
@@ -258,25 +277,50 @@ class _Exchange:
             await response.aread()
             return self._refusal(response)
         try:
-            if self._stream and "text/event-stream" in response.headers.get("content-type", "").lower():
-                await self._read_stream(response)
-            else:
-                await response.aread()
-                self._first = None if self._stream else self._first
-                self._answer.take(_json_object(self._hide(response.text)))
+            response.encoding = "utf-8"  # JSON and event streams are; asking the header costs more than reading
+            kind = response.headers.get("content-type", "")
+            events = kind.startswith("text/event-stream") or "text/event-stream" in kind.lower()
+            async with contextlib.aclosing(self._texts(response)) as texts:
+                await (self._read_events(texts) if events else self._read_whole(texts))
+            return self._answer.finish(response.status_code, self.timing())
         except ServerError as error:
             return self._definite(f"the server answered with an error: {error}")
         except AnswerError as error:
             return self._definite(f"the answer cannot be read: {error}")
-        return self._answer.finish(response.status_code, self.timing())
 
-    async def _read_stream(self, response: httpx.Response) -> None:
+    async def _texts(self, response: httpx.Response) -> AsyncGenerator[str, None]:
+        """The answer piece by piece; any piece is a sign of life."""
+        left = LARGEST_ANSWER
+        async for text in response.aiter_text():
+            self._alive()
+            if left == LARGEST_ANSWER:
+                text = text.removeprefix("\ufeff")  # noqa: PLW2901 - a byte order mark is no part of the text
+            left -= len(text)
+            if left < 0:
+                raise AnswerError(f"it is longer than {LARGEST_ANSWER} characters")
+            yield text
+
+    async def _read_whole(self, texts: AsyncIterator[str]) -> None:
+        """Read an answer that is said to be no event stream. Some proxies pass event streams on as JSON."""
+        pieces: list[str] = []
+        async for text in texts:
+            pieces.append(text)
+            begun = "".join(pieces).lstrip() if len(pieces) <= PIECES_TO_TELL else ""
+            if begun.startswith(EVENT_FIELDS):
+                await self._read_events(_after(pieces, texts))
+                return
+        self._answer.take(_json_object(self._hide("".join(pieces))))
+
+    async def _read_events(self, texts: AsyncIterator[str]) -> None:
         done = False
-        response.encoding = "utf-8"  # event streams are; asking the header costs more than reading the event
-        async for event in EventSource(cast("httpx.Response", _Watched(response, self._alive))).aiter_sse():
-            done = done or event.data == "[DONE]"
-            if event.data and event.data != "[DONE]":
-                self._take_event(event.data)
+        source = EventSource(cast("httpx.Response", _Watched(texts))).aiter_sse()
+        # Closed here and now: left to the collector, what it holds of a broken-off answer would outlive the request.
+        async with contextlib.aclosing(source) as events:
+            async for event in events:
+                done = done or event.data == "[DONE]"
+                if event.data and event.data != "[DONE]":
+                    self._take_event(event.data)
+        self.done = done
         if not done:
             self._answer.marks.append("no-done-marker")
 
@@ -289,8 +333,8 @@ class _Exchange:
     def _take_event(self, data: str) -> None:
         if self._answer.take(_json_object(self._hide(data))):
             self._latest = self._now()
-            if len(self._answer.ids or self._answer.text) > self.most + SLACK_TOKENS:
-                raise AnswerError(f"the answer goes on after the {self.most} tokens asked for")
+            if self._answer.size() > self._most + SLACK_TOKENS:
+                raise AnswerError(f"the answer goes on after the {self._most} tokens asked for")
             if self._first is None:
                 self._first = self._latest - self._begun
             self._alive()
@@ -298,7 +342,7 @@ class _Exchange:
     def _refusal(self, response: httpx.Response) -> Observation:
         text = self._hide(response.text)
         try:
-            message = error_text(json.loads(text))
+            message = error_text(parse_json(text))
         except ValueError:
             message = None
         told = message or clip(text) or "empty body"
@@ -317,17 +361,11 @@ class _Exchange:
         )
 
 
-def _loads(text: str) -> object:
-    """Parse JSON quickly; the standard parser takes what the quick one refuses, such as half a surrogate pair."""
-    try:
-        return from_json(text)
-    except ValueError:
-        return json.loads(text)
-
-
 def _json_object(text: str) -> dict[str, object]:
+    if not text.strip():
+        raise AnswerError("it is empty, as where a proxy swallows an error")
     try:
-        value = _loads(text)
+        value = parse_json(text)
     except ValueError:
         raise AnswerError(f"not JSON but {clip(text)[:80]!r}") from None
     if isinstance(value, str):
