@@ -185,9 +185,9 @@ def test_a_stream_cut_without_a_finish_reason_is_lost() -> None:
         assert "finish reason" in seen.detail
 
 
-def test_an_empty_stream_is_lost() -> None:
-    assert Outcome.LOST is hear().outcome
-    assert Outcome.LOST is hear(done=False).outcome
+def test_an_empty_stream_is_a_refusal_that_says_so() -> None:
+    for seen in (hear(), hear(done=False)):
+        assert (Outcome.REFUSED, ("empty-body",)) == (seen.outcome, seen.marks)
 
 
 def test_a_count_that_contradicts_usage_is_a_problem_of_the_reply() -> None:

@@ -284,7 +284,7 @@ def test_c16_where_streams_end_with_done_one_without_it_was_cut() -> None:
 @pytest.mark.parametrize(
     ("body", "outcome", "fragment"),
     [
-        (b"", Outcome.REFUSED, "cannot be read: it is empty"),
+        (b"", Outcome.REFUSED, "no answer: it is empty"),
         (b"{'error': 'bad request'}", Outcome.REFUSED, "bad request"),
         (b'{"error": {"message": "too long", "code": 400}}', Outcome.REFUSED, "too long"),
         (b'{"error": "too long"}', Outcome.REFUSED, "too long"),
@@ -299,7 +299,7 @@ def test_c17_errors_that_a_proxy_passes_on_as_http_200_are_no_answers(
     seen, _ = ask([page(200, kind, body)])
     assert (outcome, True) == (seen.outcome, fragment in seen.detail)
     empty_stream, _ = ask([page(200, "text/event-stream", b"")])
-    assert Outcome.LOST is empty_stream.outcome
+    assert (Outcome.REFUSED, ("empty-body",)) == (empty_stream.outcome, empty_stream.marks)
 
 
 def test_c18_token_limits_are_stated_once_and_checked(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ class Timing:
     total_s: float
 
 
+# The mark of a refusal that is none: HTTP 200 with nothing in it.
+EMPTY_BODY = "empty-body"
 # Marks that say why the token IDs, or the logprobs, are not to be trusted although they came.
 ID_MARKS = {
     "ids-ambiguous": "the lists of token IDs may each hold what is new or all there is so far, and no count settles it",

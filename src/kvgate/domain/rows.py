@@ -113,8 +113,8 @@ def refused(view: PairView) -> Decision | None:
         return None
     detail = f"{view.plan.subject.value}: {subject.refused_with}"
     if subject.refusals >= 2:
-        return _fail(Reason.SUBJECT_REFUSED, detail)
-    return _inconclusive(Problem(Reason.PROBE_REFUSED, detail))
+        return _fail(Reason.EMPTY if subject.empty else Reason.SUBJECT_REFUSED, detail)
+    return _inconclusive(Problem(Reason.EMPTY if subject.empty else Reason.PROBE_REFUSED, detail))
 
 
 def void(view: PairView) -> Decision | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from kvgate.domain.deployment import Role
 from kvgate.domain.evidence import VOIDING, WEAKENING, Evidence, exercised_problem, read_evidence, transfer_problem
 from kvgate.domain.history import DropOutcome
-from kvgate.domain.observation import Observation, Outcome
+from kvgate.domain.observation import EMPTY_BODY, Observation, Outcome
 from kvgate.domain.plan import ArmStep, GroupPlan, Plan, Route, length_of
 from kvgate.domain.probe import LOCAL_BASELINES, Arm, Part, Path
 from kvgate.domain.reasons import Problem, Reason
@@ -18,7 +18,8 @@ class Standing:
 
     ``number`` is the attempt's place, from 0. ``void`` says why it neither acquits nor convicts; ``unproven`` why
     its path is not shown; ``weak`` what else forbids a PASS. ``pinned`` is the data-parallel rank that was asked for.
-    ``shape`` is how many prompt tokens were reused, None if unknown.
+    ``empty`` is whether its refusals were HTTP 200 with nothing in it. ``shape`` is how many prompt tokens were reused,
+    None if unknown.
     """
 
     arm: Arm
@@ -33,6 +34,7 @@ class Standing:
     attempts: int = 1
     refusals: int = 0
     refused_with: str = ""
+    empty: bool = False
 
     @property
     def shape(self) -> int | None:
@@ -171,11 +173,19 @@ def standing_of(plan: Plan, record: GroupRecord, arm: Arm) -> Standing | None:
         weighed = _before_contamination(plan, record, weighed)
     chosen = next((standing for standing in weighed if standing.proven), weighed[-1])
     refused = [
-        each.observation.detail
+        each.observation
         for each in weighed
         if each.observation is not None and each.observation.outcome is Outcome.REFUSED
     ]
-    return replace(chosen, attempts=len(attempts), refusals=len(refused), refused_with=refused[-1] if refused else "")
+    if not refused:
+        return replace(chosen, attempts=len(attempts))
+    return replace(
+        chosen,
+        attempts=len(attempts),
+        refusals=len(refused),
+        refused_with=refused[-1].detail,
+        empty=EMPTY_BODY in refused[-1].marks,
+    )
 
 
 def _after_losses(weighed: list[Standing]) -> list[Standing]:

@@ -20,10 +20,10 @@ import anyio
 import httpx
 from httpx_sse import EventSource
 
-from kvgate.domain.observation import Observation, Outcome, Timing
+from kvgate.domain.observation import EMPTY_BODY, Observation, Outcome, Timing
 from kvgate.domain.prompt import Ids
 from kvgate.engines.answers import AnswerBuilder
-from kvgate.engines.words import AnswerError, ServerError, clean, clip, error_text, parse_json
+from kvgate.engines.words import AnswerError, EmptyAnswerError, ServerError, clean, clip, error_text, parse_json
 
 OVERLOADED = frozenset({408, 429, 502, 503, 504})
 
@@ -285,6 +285,8 @@ class _Exchange:
             return self._answer.finish(response.status_code, self.timing())
         except ServerError as error:
             return self._definite(f"the server answered with an error: {error}")
+        except EmptyAnswerError as error:
+            return self._definite(f"HTTP {self.status}, but no answer: {error}", EMPTY_BODY)
         except AnswerError as error:
             return self._definite(f"the answer cannot be read: {error}")
 
@@ -312,14 +314,17 @@ class _Exchange:
         self._answer.take(_json_object(self._hide("".join(pieces))))
 
     async def _read_events(self, texts: AsyncIterator[str]) -> None:
-        done = False
+        done, empty = False, True
         source = EventSource(cast("httpx.Response", _Watched(texts))).aiter_sse()
         # Closed here and now: left to the collector, what it holds of a broken-off answer would outlive the request.
         async with contextlib.aclosing(source) as events:
             async for event in events:
                 done = done or event.data == "[DONE]"
                 if event.data and event.data != "[DONE]":
+                    empty = False
                     self._take_event(event.data)
+        if empty:
+            raise EmptyAnswerError
         self.done = done
         if not done:
             self._answer.marks.append("no-done-marker")
@@ -351,19 +356,20 @@ class _Exchange:
             return self.lost(detail)
         return self._definite(detail)
 
-    def _definite(self, detail: str) -> Observation:
+    def _definite(self, detail: str, *marks: str) -> Observation:
         return Observation(
             Outcome.REFUSED,
             detail=clean(detail),
             status=self.status,
             text=clean("".join(self._answer.text)),
             timing=self.timing(),
+            marks=marks,
         )
 
 
 def _json_object(text: str) -> dict[str, object]:
     if not text.strip():
-        raise AnswerError("it is empty, as where a proxy swallows an error")
+        raise EmptyAnswerError
     try:
         value = parse_json(text)
     except ValueError:

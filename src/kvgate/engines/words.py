@@ -13,6 +13,13 @@ class AnswerError(ValueError):
     """The reply has a shape kvgate cannot read."""
 
 
+class EmptyAnswerError(AnswerError):
+    """The reply says HTTP 200 and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__("it is empty, as where a proxy swallows an error")
+
+
 class ServerError(Exception):
     """The reply is an error object, also when it comes inside a stream with HTTP 200."""
 

@@ -47,8 +47,6 @@ _FAIL, _UNKNOWN, _PASS = "FAIL", "INCONCLUSIVE", "PASS"
 _V4, _V41, _GDN, _SWA = "deepseek-v4-flash-32", "deepseek-v4.1", "gdn-hybrid", "swa-hybrid"
 _BUSY = "requests at the same time"
 _CANCELS = "clients that go away"
-# What the gate does not do yet with what it is told.
-_EMPTY = "an empty answer with HTTP 200 that counts as one"
 # Most of what goes wrong between prefill and decode is the same at any length.
 _ONE_TIER = (531,)
 _BOTH: dict[str, object] = {"tiers": ()}
@@ -147,7 +145,7 @@ FAULTS: tuple[Fault, ...] = (
     _pd("transfer", "stale_reference", "the transfer hands over an older prompt's KV", "VL#52234", _FAIL, _DIVERGED, **_BOTH),
     _pd("transfer", "transfer_fails", "transfers fail, look-ups count them as hits, and decode computes all again", "vllm-cpu-lab §7", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",)),
     _pd("transfer", "no_parameters", "prefill returns no transfer parameters, the router goes on, and decode computes all again", "VL#26896", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",), proxy=ProxyKind.ROUTER),
-    _pd("pool", "hit_not_held", "what came from the pool is not held for decode, whose error the proxy turns into an empty 200", "VA#13439", _FAIL, ("EMPTY", "SUBJECT_REFUSED"), needs=_EMPTY),
+    _pd("pool", "hit_not_held", "what came from the pool is not held for decode, whose error the proxy turns into an empty 200", "VA#13439", _FAIL, ("EMPTY", "SUBJECT_REFUSED")),
     _pd("pool", "hit_not_held_router", "the same, and the router passes the error on", "VL#40978", _FAIL, ("SUBJECT_REFUSED",), proxy=ProxyKind.ROUTER),
     _pd("transfer", "decode_caches", "decode serves prompts from a cache of its own, which hides the transfer", "VA#7814", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",), where="path"),
     _pd("transfer", "decode_hides_transfer", "a transfer that is wrong behind a decode cache that no reset drops", "VA#7814", _UNKNOWN, ("TRANSFER_NOT_EXERCISED",)),
