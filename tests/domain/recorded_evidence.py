@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from kvgate.domain.counters import Counter, Counters, Reading
 from kvgate.domain.history import DropOutcome
+from kvgate.domain.observation import Usage
 from kvgate.domain.policy import Grade, Policy
 from kvgate.domain.probe import Arm
 from tests.domain.judging import OTHER, SUBJECTS, both
@@ -195,6 +196,11 @@ RESETS = (
         "a counter that is first seen afterwards, at zero",
         "PASS",
         {Arm.EXTERNAL: [Try(before=without(EMPTY, Counter.PREEMPTIONS))]},
+    ),
+    tried(
+        "no hit is counted, the reply tells of one",
+        open_by("SENSOR_CONFLICT"),
+        dict.fromkeys(SUBJECTS, [Try(replace(answer(), usage=Usage(LENGTH, len(TOKENS), HIT)), COLD)]),
     ),
     tried(
         "started earlier than before",

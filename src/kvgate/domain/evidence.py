@@ -181,6 +181,10 @@ def exercised_problem(path: Path, expected: tuple[int, int], evidence: Evidence,
         if local or external:
             return Problem(Reason.NOT_COLD, f"{local} tokens came from the local cache, {external} from outside")
         return None
+    conflict = evidence.first(Reason.SENSOR_CONFLICT)
+    if conflict is not None and not (local or external):
+        # Counters that stand still while the reply tells of a hit do not show that there was none.
+        return conflict
     if path is Path.MIXED:
         return _mixed_problem(expected, evidence, policy)
     if path is Path.LOCAL:
