@@ -200,7 +200,7 @@ RESETS = (
     tried(
         "no hit is counted, the reply tells of one",
         open_by("SENSOR_CONFLICT"),
-        dict.fromkeys(SUBJECTS, [Try(replace(answer(), usage=Usage(LENGTH, len(TOKENS), HIT)), COLD)]),
+        {arm: [Try(replace(answer(), usage=Usage(LENGTH, len(TOKENS), HIT)), COLD)] for arm in SUBJECTS},
     ),
     tried(
         "started earlier than before",
