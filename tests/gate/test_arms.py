@@ -265,3 +265,14 @@ def test_what_decode_wrote_wrong_is_found(tmp_path: Path) -> None:
     _, ruling = gated(tmp_path / "on", "decode_writes_zeros", [*USUAL, "continuation"])
     assert ("FAIL", {"local path"}) == (ruling.verdict.value, blamed(ruling)), ruling.reasons
     assert any("decode" in advice for advice in ruling.advice)
+
+
+# -- a deployment that others use, too -------------------------------------------------------------------------
+@pytest.mark.parametrize(("fault", "verdict"), [("foreign_at_times", "PASS"), ("foreign_traffic", "INCONCLUSIVE")])
+def test_groups_that_others_got_in_between_are_replaced(fault: str, verdict: str, tmp_path: Path) -> None:
+    def change(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
+        content["gate"]["groups_per_tier"] = 4
+
+    _, ruling = gated(tmp_path, fault, USUAL, change)
+    assert verdict == ruling.verdict.value, ruling.reasons
+    assert any(group.replaced for group in ruling.groups)

@@ -223,6 +223,7 @@ FAULTS: tuple[Fault, ...] = (
     _right("slow_put", "puts can be seen a little later", "LM#1350", dials=Dials(put_lag_s=0.15)),
     _right("dead_bytes", "bytes change that no answer reads: drift is exactly 0", "vllm-cpu-lab §5", _SWA),
     _right("lossy_declared", "the store loses precision, as its operator has declared", "LM#2026", declared=0.05),
+    _right("foreign_at_times", "somebody else uses the engine now and then", "VL#18053"),
     _right("preempted_once", "one request in fifteen is preempted", "VL#25780", dials=Dials(preempted_every=15)),
     _right("batch_noise", "answers drift while others run, and nobody else runs", "VL#23138", dials=Dials(batch_noise=0.2)),
     _right("shape_noise_15", "15 % of the answers flip between cold and hit at lengths that are not aligned", "B02", dials=Dials(flip_share=0.15), lengths="exact"),
