@@ -11,7 +11,6 @@ twice its bound.
 import argparse
 import asyncio
 import gc
-import resource
 import sys
 import time
 from dataclasses import dataclass
@@ -43,16 +42,13 @@ class Measured:
     wrong: list[str]
 
 
-def resident() -> int:
-    """Resident memory of this process (Linux)."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize()
+def resident(which: str) -> int:
+    """Resident memory of this process (Linux): VmRSS now, VmHWM at its peak.
 
-
-def largest() -> int:
-    """The most that was ever resident, in bytes. What getrusage tells is the parent's, if that was larger."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+    What getrusage calls the peak may be that of the process this one was started from.
+    """
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{which}:"))
 
 
 def problem(number: int, seen: Observation, prompt: EncodedPrompt) -> str | None:
@@ -72,9 +68,9 @@ async def measure(count: int, length: int, url: str, leak: bool) -> Measured:
     settings = RequestSettings("m", logprobs=0, stream=True, ignore_eos=True, run_id="streams", timeouts=TIMEOUTS)
     random = np.random.default_rng(1)
     gc.collect()
-    before = resident()
+    before = resident("VmRSS")
     prompts = [encode_prompt(random.integers(0, VOCABULARY, length, dtype=np.int32)) for _ in range(count)]
-    held = resident() - before
+    held = resident("VmRSS") - before
     kept: list[bytes] = []
     bound = BOUND_BASE + BOUND_PER_TOKEN * count * length
     async with make_client(url, None, TIMEOUTS.connect) as client:
@@ -90,7 +86,7 @@ async def measure(count: int, length: int, url: str, leak: bool) -> Measured:
         begun = time.monotonic()
         answers = await asyncio.gather(*map(one, range(count)))
         seconds = time.monotonic() - begun
-    peak = largest() - before
+    peak = resident("VmHWM") - before
     told = [problem(number, seen, prompts[number]) for number, seen in enumerate(answers)]
     wrong = [each for each in told if each is not None]
     if peak > bound:

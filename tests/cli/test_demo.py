@@ -14,7 +14,7 @@ def test_the_demo_shows_a_pass_and_two_failures_one_of_them_unseen_by_token_ids(
     acts = done.stdout.split("\n1. ")[1].split("\n2. ")
     healthy, (subtle, gross) = acts[0], acts[1].split("\n3. ")
     assert "PASS  healthy" in healthy
-    assert "Token IDs alone: all 30 comparisons are equal." in healthy
+    assert "Token IDs alone: all 36 comparisons are equal." in healthy
     assert "FAIL  zero_last_block" in subtle
     assert "DRIFT" in subtle
     assert "A token-ID check calls this deployment fine." in subtle

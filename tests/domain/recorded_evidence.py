@@ -203,7 +203,7 @@ RESETS = (
         {arm: [Try(replace(answer(), usage=Usage(LENGTH, len(TOKENS), HIT)), COLD)] for arm in SUBJECTS},
     ),
     tried(
-        "started earlier than before",
+        "started earlier than before: another process answers",
         open_by("COUNTER_RESET"),
         {Arm.EXTERNAL: [Try(before=replace(EMPTY, started=9.0))]},
     ),

@@ -1,5 +1,6 @@
 """Asking one endpoint, before the run, what it is and what it can show."""
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,8 @@ from kvgate.engines.words import clip, error_text, parse_json
 from kvgate.errors import RemoteError
 
 ASK_S = 30.0
+# What servers answer to a field they do not take.
+REFUSALS = (400, 422)
 # Marks of an answer that say something of the way it took.
 PROXY_MARKS = ("no-done-marker", "prompt-repeated", "recomputed")
 
@@ -76,9 +79,17 @@ class EndpointDiscovery:
 
     async def capabilities(self, ids: tuple[int, ...]) -> Capabilities:
         """One short request with token IDs ``ids``, then the counters. The engine caches that prompt like any other."""
-        observation, without = await self._first_answer(ids)
+        # A salt of its own, so that no earlier probe's KV answers.
+        observation, without = await self._first_answer(ids, f"kvgate-{secrets.token_hex(8)}")
+        salt, about_salts = True, ""
+        if observation is None:
+            observation, without = await self._first_answer(ids, None)
+            salt, about_salts = False, "requests with a cache_salt are refused"
+        if observation is None:
+            raise RemoteError(self._no_answer(without))
+        if salt and not await self._knows_salts(ids):
+            salt, about_salts = False, "an empty cache_salt is not refused: salts are dropped or unknown"
         usage = observation.usage
-        salt, about_salts = await self._knows_salts(ids)
         told = (
             without,
             observation.id_problem(),
@@ -109,22 +120,28 @@ class EndpointDiscovery:
             details=(*seen.details, detail) if detail else seen.details,
         )
 
-    async def _first_answer(self, ids: tuple[int, ...]) -> tuple[Observation, str]:
+    async def _first_answer(self, ids: tuple[int, ...], salt: str | None) -> tuple[Observation | None, str]:
         """A short answer, asked for token IDs by every field the server takes; and which fields it did not take.
 
-        Some servers answer unknown fields with 400; then the weaker ways are tried, and the report says so.
+        Some servers answer unknown fields with 400; then the weaker ways are tried, and the report says so. None, and
+        the last complaint, where every way is refused like that.
         """
-        probe = Probe("capabilities", "", Arm.WARMUP, 0, self._endpoint.name, None, len(ids), 8, "")
+        probe = Probe("capabilities", "", Arm.WARMUP, 0, self._endpoint.name, salt, len(ids), 8, "")
         ways = self._dialect.id_fields
+        told = ""
         for skipped in range(len(ways) + 1):
             self._engine.ask_ids_by(ways[skipped:])
             observation = await self._engine.complete(probe, encode_prompt(_array(ids)))
             if observation.ok:
                 return observation, f"refused: {', '.join(ways[:skipped])}" if skipped else ""
-            if observation.status not in (400, 422):
-                break
-        raise RemoteError(
-            f"{self._endpoint.name} ({self._endpoint.url}): a short completion failed: {observation.detail}; "
+            told = observation.detail
+            if observation.status not in REFUSALS:
+                raise RemoteError(self._no_answer(told))
+        return None, told
+
+    def _no_answer(self, told: str) -> str:
+        return (
+            f"{self._endpoint.name} ({self._endpoint.url}): a short completion failed: {told}; "
             "make it answer /v1/completions with a token-ID prompt before gating it"
         )
 
@@ -139,30 +156,21 @@ class EndpointDiscovery:
             raise RemoteError(f"{self._where(self._dialect.tokenize_path)}: {text[:20]!r} is tokenised to nothing")
         return tuple(tokens)
 
-    async def _knows_salts(self, ids: tuple[int, ...]) -> tuple[bool, str]:
-        """Whether a salt gets through to the engine, and what there is to say of it.
+    async def _knows_salts(self, ids: tuple[int, ...]) -> bool:
+        """Whether salts get through to the engine. Called where a request with a salt was answered.
 
         Unknown fields are ignored with HTTP 200, and so is a field that a proxy drops. So an invalid salt is the
-        question: a 400 means that it was read. Servers that refuse fields they do not know refuse a valid one, too.
+        question: a 400 means that it was read.
         """
-        empty = await self._status_with_salt(ids, "")
-        if empty not in (400, 422):
-            return False, "an empty cache_salt is not refused: salts are dropped or unknown"
-        valid = await self._status_with_salt(ids, "kvgate")
-        if valid is None or not 200 <= valid < 300:
-            return False, f"a request with a cache_salt is answered with {f'HTTP {valid}' if valid else 'nothing'}"
-        return True, ""
-
-    async def _status_with_salt(self, ids: tuple[int, ...], salt: str) -> int | None:
-        fields = {"model": self._engine.model, "max_tokens": 1, "cache_salt": salt}
+        fields = {"model": self._engine.model, "max_tokens": 1, "cache_salt": ""}
         body = request_body(fields, encode_prompt(_array(ids)))
         try:
             response = await self._send(
                 "POST", self._dialect.completions_path, content=body, headers={"Content-Type": "application/json"}
             )
         except ANY_HTTPX:
-            return None
-        return response.status_code
+            return False
+        return response.status_code in REFUSALS
 
     async def _page(self, path: str) -> str | None:
         """The text at ``path``, or None if the server has no such page."""
