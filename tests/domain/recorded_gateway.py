@@ -13,7 +13,6 @@ from tests.domain.judging import OTHER, SUBJECTS
 from tests.domain.making import (
     ARMS,
     BY_PATH,
-    HIT,
     LENGTH,
     TOKENS,
     Answers,
@@ -28,18 +27,26 @@ from tests.domain.recorded_evidence import open_by, without
 
 DIRECT = (Arm.PREFILL_DIRECT, Arm.PREFILL_DIRECT_REPEAT)
 THROUGH = frozenset(ARMS)
-SPLIT = {Path.COLD: (LENGTH, 0, 0), Path.LOCAL: (LENGTH - HIT, HIT, 0), Path.EXTERNAL: (LENGTH - HIT, 0, HIT)}
+# Decode computes the last token alone; where prefill does so, too, their answers can be bit-equal.
+HIT = LENGTH - 1
 
 
-def passed_on(path: Path, **more: int) -> Counters:
+def split(path: Path, hit: int = HIT) -> tuple[int, int, int]:
+    """Tokens that P computed, found in its own cache, and got from outside."""
+    reused = {Path.COLD: (LENGTH, 0, 0), Path.LOCAL: (LENGTH - hit, hit, 0), Path.EXTERNAL: (LENGTH - hit, 0, hit)}
+    return reused[path]
+
+
+def passed_on(path: Path, hit: int = HIT, **more: int) -> Counters:
     """What P and D count of one request by a path: D gets all but the last token by transfer."""
     decode = {"decode_prompt": LENGTH, "decode_computed": 1, "decode_local": 0, "transferred": LENGTH - 1}
-    return counters(*SPLIT[path], rank="0", **(decode | more))
+    return counters(*split(path, hit), rank="0", **(decode | more))
 
 
 def group(name: str = "g1") -> GroupPlan:
     steps = arm_steps(Forcing.RESET_LOCAL, Parts("g", "g", "p"), ARMS, salts_honoured=True, reader_drops=True)
-    return replace(group_plan(name), steps=steps, pairs=pairs_of(steps))
+    made = group_plan(name)
+    return replace(made, steps=steps, pairs=pairs_of(steps), expected_local=HIT, expected_external=HIT)
 
 
 def plan_of(*groups: GroupPlan, alike: bool | None = True, policy: Policy | None = None) -> Plan:
@@ -54,7 +61,8 @@ def plan_of(*groups: GroupPlan, alike: bool | None = True, policy: Policy | None
 
 def passed(made: GroupPlan, answers: Given | None = None, readings: Readings | None = None) -> list[Entry]:
     """The history of one group whose requests came through the gateway as they should."""
-    base: Readings = {step.arm: passed_on(step.path) for step in made.steps if step.endpoint == "g"}
+    alone = counters(*split(Path.LOCAL))
+    base: Readings = {step.arm: passed_on(step.path) if step.endpoint == "g" else alone for step in made.steps}
     return history(made, answers, {**base, **(readings or {})})
 
 
@@ -117,7 +125,7 @@ TRANSFER = (
         "decode counts nothing",
         open_by("TRANSFER_NOT_EXERCISED"),
         {},
-        dict.fromkeys(SUBJECTS, BY_PATH[Path.EXTERNAL]),
+        dict.fromkeys(SUBJECTS, counters(*split(Path.EXTERNAL))),
     ),
     through(
         "decode counts nothing at the cold run",
@@ -129,7 +137,7 @@ TRANSFER = (
         "decode counts nothing at the local hit",
         "INCONCLUSIVE TRANSFER_NOT_EXERCISED TIER_NOT_COVERED",
         {},
-        {Arm.LOCAL: BY_PATH[Path.LOCAL]},
+        {Arm.LOCAL: counters(*split(Path.LOCAL))},
     ),
     through(
         "cached tokens of somebody behind the gateway",
@@ -139,7 +147,7 @@ TRANSFER = (
     through(
         "cached tokens of prefill alone",
         "INCONCLUSIVE SENSOR_CONFLICT TIER_NOT_COVERED",
-        dict.fromkeys(DIRECT, with_usage(answer(), len(TOKENS), LENGTH - 1)),
+        dict.fromkeys(DIRECT, with_usage(answer(), len(TOKENS), LENGTH - 2)),
     ),
     through(
         "not local, and not transferred",
@@ -147,6 +155,24 @@ TRANSFER = (
         {},
         {Arm.LOCAL: passed_on(Path.COLD, transferred=0)},
     ),
+)
+
+# Prefill alone computes three tokens at once, decode one: another shape, whose rounding may differ.
+THREE_AT_ONCE: Readings = {
+    **dict.fromkeys((Arm.LOCAL, Arm.LOCAL_REPEAT), passed_on(Path.LOCAL, LENGTH - 3)),
+    **dict.fromkeys(DIRECT, counters(*split(Path.LOCAL, LENGTH - 3))),
+}
+
+SHAPES = (
+    through("drift by the transfer, prefill alone computes more than decode", "PASS", APART, THREE_AT_ONCE),
+    through(
+        "drift by the transfer, prefill alone computes more, engines not said to be alike",
+        "PASS",
+        APART,
+        THREE_AT_ONCE,
+        alike=None,
+    ),
+    through("other tokens by the transfer, prefill alone computes more", "FAIL DIVERGED", FAR, THREE_AT_ONCE),
 )
 
 ALIKE = (
@@ -183,7 +209,12 @@ ALIKE = (
         {**APART, Arm.LOCAL_REPEAT: answer(shift=0.04)},
         alike=None,
     ),
-    through("another hit length of prefill alone", "PASS", APART, dict.fromkeys(DIRECT, counters(LENGTH - 78, 78, 0))),
+    through(
+        "another hit length of prefill alone",
+        "PASS",
+        APART,
+        dict.fromkeys((Arm.LOCAL, Arm.LOCAL_REPEAT), passed_on(Path.LOCAL, LENGTH - 3)),
+    ),
     through(
         "prefill alone was a miss",
         "INCONCLUSIVE BASELINE_NOT_LOCAL TIER_NOT_COVERED",
@@ -228,4 +259,4 @@ ENVELOPE = (
     envelope("cold repeats do not inform the transfer", "FAIL DIVERGED", Arm.COLD_REPEAT),
 )
 
-CASES: tuple[Case, ...] = (*TRANSFER, *ALIKE, *ENVELOPE)
+CASES: tuple[Case, ...] = (*TRANSFER, *SHAPES, *ALIKE, *ENVELOPE)

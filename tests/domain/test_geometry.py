@@ -50,6 +50,11 @@ def test_a_tier_at_the_granule_moves_up_by_a_suffix() -> None:
     assert 16384 + 19 == Geometry(128, 16384, 8192, 1 << 20).aligned_length(16384, 1 << 20)
 
 
+def test_a_suffix_of_one_token_can_be_asked_for() -> None:
+    assert 481 == Geometry(32, 32, 2048, 2048).reusable_length(512, 1)
+    assert 641 == LAB.aligned_length(660, 2000, 1)
+
+
 def test_boundaries_stand_around_every_size_and_leave_a_tail_of_one_token() -> None:
     edges = LAB.boundary_lengths(339, 2000)
     assert {351, 352, 353, 639, 640, 641} == set(edges)

@@ -17,6 +17,7 @@ from kvgate.domain.record import RunRecord
 from kvgate.domain.ruling import RunVerdict
 from kvgate.errors import ConfigError
 from kvgate.sim.deployment import make_deployment, serving
+from kvgate.sim.dials import Dials
 from kvgate.sim.faults import BY_NAME
 from kvgate.sim.presets import PRESETS, scaled
 from kvgate.sim.topology import Topology
@@ -29,7 +30,8 @@ def gated(folder: Path, fault: str = "healthy", leave_out: str = "", **changes: 
 
 
 async def _gated(folder: Path, fault: str, leave_out: str, changes: dict[str, Any]) -> RunVerdict:
-    deployment = make_deployment(scaled(PRESETS["dense"], 16), Topology.PD, fault)
+    # Every other shape of a last prefill chunk rounds otherwise, as on real engines.
+    deployment = make_deployment(scaled(PRESETS["dense"], 16), Topology.PD, fault, Dials(flip_share=1.0))
     async with serving(deployment) as urls:
         content: dict[str, Any] = config_for(BY_NAME["healthy_pd"], urls, folder)
         content["deployment"].update(changes)

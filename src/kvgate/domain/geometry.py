@@ -55,10 +55,10 @@ class Geometry:
         hit = self.external_hit(length)
         return hit > 0 and hit % self.chunk == 0
 
-    def aligned_length(self, tier: int, limit: int) -> int | None:
+    def aligned_length(self, tier: int, limit: int, suffix_tokens: int = SUFFIX_TOKENS) -> int | None:
         """The aligned length nearest to ``tier`` and not above ``limit``; None if all are off by more than half."""
         period = math.lcm(self.chunk, self.granule)
-        suffix = max(1, min(self.granule - 1, SUFFIX_TOKENS)) + self.speculation_granules * self.granule
+        suffix = max(1, min(self.granule - 1, suffix_tokens)) + self.speculation_granules * self.granule
         below = max(0, tier - suffix) // period * period + suffix
         near = [
             length
@@ -67,9 +67,9 @@ class Geometry:
         ]
         return min(near, key=lambda length: abs(length - tier)) if near else None
 
-    def reusable_length(self, tier: int) -> int:
+    def reusable_length(self, tier: int, suffix_tokens: int = SUFFIX_TOKENS) -> int:
         """The longest length not above ``tier`` that ends a short suffix after a whole granule (not aligned)."""
-        suffix = max(1, min(self.granule - 1, SUFFIX_TOKENS))
+        suffix = max(1, min(self.granule - 1, suffix_tokens))
         length = (tier - suffix) // self.granule * self.granule + suffix
         return length if length >= self.hit_floor else tier
 

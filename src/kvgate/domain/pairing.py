@@ -55,10 +55,17 @@ def _controls(record: GroupRecord, standings: dict[Arm, Standing]) -> tuple[Cont
     )
     found: list[Control] = []
     for kind, one, other in kinds:
+        if kind == DIRECT_LOCAL and _computed(record, standings.get(one)) != 1:
+            continue
         comparison = _proven_comparison(standings.get(one), standings.get(other))
         if comparison is not None:
             found.append(Control(kind, record.plan.id, comparison))
     return tuple(found)
+
+
+def _computed(record: GroupRecord, standing: Standing | None) -> int | None:
+    """Prompt tokens that were computed for an answer; a decode engine computes the last one, whatever prefill did."""
+    return record.plan.length - standing.shape if standing is not None and standing.shape is not None else None
 
 
 def _proven_comparison(one: Standing | None, other: Standing | None) -> Comparison | None:
@@ -224,6 +231,9 @@ def _why_another_shape(
     if pair.kind is PairKind.TRANSFER_VS_DIRECT:
         if baseline.shape is None or baseline.shape != subject.shape:
             return f"hit lengths differ: baseline {baseline.shape}, subject {subject.shape}"
+        alone = _computed(group.record, baseline)
+        if alone != 1:
+            return f"decode computes the last prompt token by itself, prefill alone {alone} at once"
         if plan.deployment.alike or _most_exact(DIRECT_LOCAL, everyone, group):
             return None
         return "prefill and decode are not said to be alike, and other groups do not show it"

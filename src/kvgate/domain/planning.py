@@ -82,7 +82,9 @@ def make_plan(
     writer, reader = parts.writer, parts.reader
     steps = arm_steps(forcing, parts, request.arms, request.salts_honoured, _can_drop(capabilities, reader))
     builder = _GroupBuilder(request, geometry, prompts, steps, pairs_of(steps))
-    groups, not_applicable, notes = _tier_groups(request, geometry, builder)
+    # What decode computes of a transferred prompt is its last token; then prefill alone must not compute more.
+    suffix = SUFFIX_TOKENS if parts.prefill is None else 1
+    groups, not_applicable, notes = _tier_groups(request, geometry, builder, suffix)
     if request.boundaries and groups:
         groups += _boundary_groups(request, geometry, builder, groups)
     # The control must stay cold, so it is no use where the engine's own cache may serve it.
@@ -274,7 +276,7 @@ class _GroupBuilder:
 
 
 def _tier_groups(
-    request: PlanRequest, geometry: Geometry, builder: _GroupBuilder
+    request: PlanRequest, geometry: Geometry, builder: _GroupBuilder, suffix: int
 ) -> tuple[list[GroupPlan], list[NotApplicable], list[str]]:
     groups: list[GroupPlan] = []
     not_applicable: list[NotApplicable] = []
@@ -288,9 +290,9 @@ def _tier_groups(
             )
         length = tier
         if request.aligned:
-            length = geometry.aligned_length(tier, limit) or min(geometry.reusable_length(tier), limit)
+            length = geometry.aligned_length(tier, limit, suffix) or min(geometry.reusable_length(tier, suffix), limit)
         # A tier may be moved up by a suffix (16384 to 16403), never from below the floor to above it.
-        if tier + SUFFIX_TOKENS < geometry.hit_floor or geometry.external_hit(length) == 0:
+        if tier + suffix < geometry.hit_floor or geometry.external_hit(length) == 0:
             detail = f"no external hit is possible below {geometry.hit_floor} tokens"
             not_applicable.append(NotApplicable(tier, geometry.hit_floor, detail))
             continue
