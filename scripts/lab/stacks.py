@@ -1,4 +1,4 @@
-"""Start and stop the lab's deployments: real vLLM on CPU, with or without a real Mooncake pool.
+"""Start and stop the lab's deployments: real vLLM on CPU, with or without a real Mooncake pool or prefill/decode.
 
     scripts/lab/up STACK      start it, wait until it answers (bounded), keep its logs
     scripts/lab/down [STACK]  end what `up` started, by its own process IDs
@@ -25,6 +25,10 @@ from pathlib import Path
 MASTER_RPC_PORT = 50151
 MASTER_HTTP_PORT = 50152
 START_LIMIT_S = 420
+# A prefill/decode stack: the two engines, and what stands in front of them (fronts_of).
+PREFILL_PORT, DECODE_PORT = 8101, 8102
+PROXY_PORT, WIRE_PORT, ROUTER_PORT, ROUTER_METRICS_PORT = 8103, 8104, 8105, 8106
+SIDE_CHANNEL_PORTS = {PREFILL_PORT: 5600, DECODE_PORT: 5610}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,13 +38,16 @@ class Stack:
     sentence: str
     model: str = "smollm2-135m"
     dtype: str = "float32"
-    pool: str = "mooncake"  # mooncake | example | none
+    pool: str = "mooncake"  # mooncake | example | mooncake+example | none
     servers: tuple[tuple[int, int], ...] = ((8101, 0),)
     arguments: tuple[str, ...] = ("--block-size", "32")
     developer_endpoints: bool = True
     max_model_len: int = 2048
+    transfer: str = ""  # nixl (from process to process) | store (through the pool), between two servers
+    environment: tuple[tuple[str, str], ...] = ()
 
 
+PD_SERVERS = ((PREFILL_PORT, 0), (DECODE_PORT, 1))
 STACKS = {
     "mooncake": Stack("SmolLM2 in fp32 over a Mooncake pool"),
     "mooncake-bf16": Stack(
@@ -72,6 +79,16 @@ STACKS = {
         arguments=("--block-size", "32", "--disable-log-stats"),
     ),
     "no-reset": Stack("SmolLM2 over a Mooncake pool without developer endpoints", developer_endpoints=False),
+    "pd": Stack(
+        "prefill and decode over NIXL, no pool; own proxy and vllm-router",
+        pool="none",
+        servers=PD_SERVERS,
+        transfer="nixl",
+    ),
+    "pd-pool": Stack(
+        "prefill over a Mooncake pool, decode over NIXL; own proxy and vllm-router", servers=PD_SERVERS, transfer="nixl"
+    ),
+    "pd-store": Stack("prefill puts into a Mooncake pool, decode loads from it", servers=PD_SERVERS, transfer="store"),
 }
 
 
@@ -119,14 +136,46 @@ def start_master(folder: Path) -> None:
     (folder / "mooncake.json").write_text(json.dumps(settings, indent=1))
 
 
-def connector_arguments(stack: Stack, folder: Path) -> list[str]:
-    if stack.pool == "none":
+def connector(name: str, role: str = "kv_both", **extra: object) -> dict[str, object]:
+    config: dict[str, object] = {"kv_connector": name, "kv_role": role}
+    return config | ({"kv_connector_extra_config": extra} if extra else {})
+
+
+def pools_of(stack: Stack, folder: Path) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    if "mooncake" in stack.pool:
+        found.append(connector("MooncakeStoreConnector"))
+    if "example" in stack.pool:
+        found.append(connector("ExampleConnector", shared_storage_path=str(folder / "kv")))
+    return found
+
+
+def connector_arguments(stack: Stack, folder: Path, port: int) -> list[str]:
+    decodes = bool(stack.transfer) and port == DECODE_PORT
+    connectors = pools_of(stack, folder)
+    if stack.transfer == "nixl":
+        nixl = connector("NixlConnector", "kv_consumer" if decodes else "kv_both") | {"kv_buffer_device": "cpu"}
+        connectors = [nixl] if decodes else [nixl, *connectors]
+    if not connectors:
         return []
-    config: dict[str, object] = {"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"}
-    if stack.pool == "example":
-        config["kv_connector"] = "ExampleConnector"
-        config["kv_connector_extra_config"] = {"shared_storage_path": str(folder / "kv")}
-    return ["--kv-transfer-config", json.dumps(config)]
+    config = connectors[0] if len(connectors) == 1 else connector("MultiConnector", connectors=connectors)
+    # As vllm-ascend's guides have it: what decode kept of an earlier request would hide the transfer.
+    caching = "--no-enable-prefix-caching" if decodes else "--enable-prefix-caching"
+    return [caching, "--kv-transfer-config", json.dumps(config)]
+
+
+def fronts_of(stack: Stack) -> dict[str, list[str]]:
+    """What stands in front of a prefill/decode pair over NIXL: name to command line."""
+    if stack.transfer != "nixl":
+        return {}
+    prefill, decode = (f"http://127.0.0.1:{port}" for port, _ in stack.servers)
+    programs = lab_folder() / "venv" / "bin"
+    own = [str(programs / "python"), str(Path(__file__).resolve().parent / "pd_proxy.py")]
+    own += ["--prefill", prefill, "--decode", decode, "--port", str(PROXY_PORT), "--wire", str(WIRE_PORT)]
+    router = [str(programs / "vllm-router"), "--host", "127.0.0.1", "--port", str(ROUTER_PORT)]
+    router += ["--vllm-pd-disaggregation", "--kv-connector", "nixl", "--prefill", prefill, "--decode", decode]
+    router += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(ROUTER_METRICS_PORT)]
+    return {f"proxy-{PROXY_PORT}": own, f"router-{ROUTER_PORT}": router}
 
 
 def start_server(stack: Stack, folder: Path, port: int, core: int) -> subprocess.Popen[bytes]:
@@ -146,13 +195,34 @@ def start_server(stack: Stack, folder: Path, port: int, core: int) -> subprocess
         "VLLM_CPU_OMP_THREADS_BIND": str(core),
         "MOONCAKE_CONFIG_PATH": str(folder / "mooncake.json"),
     }
+    if port in SIDE_CHANNEL_PORTS:
+        environment["VLLM_NIXL_SIDE_CHANNEL_HOST"] = "127.0.0.1"
+        environment["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(SIDE_CHANNEL_PORTS[port])
+        # NIXL's transport takes every interface unless it is told.
+        environment["UCX_NET_DEVICES"] = "lo"
     argv = [str(lab / "venv" / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server"]
     argv += ["--model", str(lab / "models" / stack.model), "--served-model-name", "m"]
     argv += ["--host", "127.0.0.1", "--port", str(port), "--dtype", stack.dtype]
     argv += ["--max-model-len", str(stack.max_model_len), "--enforce-eager"]
-    argv += ["--enable-prefix-caching", "--enable-prompt-tokens-details"]
-    argv += [*stack.arguments, *connector_arguments(stack, folder)]
+    argv += ["--enable-prompt-tokens-details", *stack.arguments]
+    argv += connector_arguments(stack, folder, port) or ["--enable-prefix-caching"]
     return start_process(folder, f"server-{port}", argv, environment)
+
+
+def arrange_threads(leader: int, core: int) -> None:
+    """Undo what NixlConnector does to a server that has one core.
+
+    It moves the computing thread of every server to the machine's last core, and its progress thread polls without a
+    pause on the core that the server was given: that one gets the lowest priority.
+    """
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            worker = int(folder.name)
+            if os.getpgid(worker) == leader and (folder / "comm").read_text().startswith("VLLM::Worker"):
+                os.sched_setaffinity(worker, {core})
+                for thread in (folder / "task").iterdir():
+                    if int(thread.name) != worker:
+                        os.setpriority(os.PRIO_PROCESS, int(thread.name), 19)
 
 
 def answers(url: str) -> bool:
@@ -163,7 +233,8 @@ def answers(url: str) -> bool:
         return False
 
 
-def wait_until_up(process: subprocess.Popen[bytes], folder: Path, port: int) -> None:
+def wait_until_up(process: subprocess.Popen[bytes], folder: Path, label: str) -> None:
+    port = int(label.rsplit("-", 1)[1])
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
         if answers(f"http://127.0.0.1:{port}/health"):
@@ -171,8 +242,8 @@ def wait_until_up(process: subprocess.Popen[bytes], folder: Path, port: int) -> 
         if process.poll() is not None:
             break
         time.sleep(0.5)
-    tail = (folder / f"server-{port}.log").read_text(errors="replace").splitlines()[-25:]
-    raise SystemExit(f"lab: the server on port {port} did not come up; the end of its log:\n" + "\n".join(tail))
+    tail = (folder / f"{label}.log").read_text(errors="replace").splitlines()[-25:]
+    raise SystemExit(f"lab: {label} did not come up; the end of its log:\n" + "\n".join(tail))
 
 
 def up(name: str) -> None:
@@ -185,12 +256,16 @@ def up(name: str) -> None:
         if answers(f"http://127.0.0.1:{port}/health"):
             raise SystemExit(f"lab: port {port} is taken by another server; stop it (scripts/lab/down) and try again")
     begun = time.monotonic()
-    if stack.pool == "mooncake":
+    if "mooncake" in stack.pool:
         start_master(folder)
-    processes = [(start_server(stack, folder, port, core), port) for port, core in stack.servers]
     try:
-        for process, port in processes:
-            wait_until_up(process, folder, port)
+        servers = [(start_server(stack, folder, port, core), port, core) for port, core in stack.servers]
+        for process, port, core in servers:
+            wait_until_up(process, folder, f"server-{port}")
+            if stack.transfer == "nixl":
+                arrange_threads(process.pid, core)
+        for label, argv in fronts_of(stack).items():
+            wait_until_up(start_process(folder, label, argv, dict(os.environ)), folder, label)
     except BaseException:
         down(name)
         raise
