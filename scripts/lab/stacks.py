@@ -79,6 +79,7 @@ STACKS = {
         arguments=("--block-size", "32", "--disable-log-stats"),
     ),
     "no-reset": Stack("SmolLM2 over a Mooncake pool without developer endpoints", developer_endpoints=False),
+    "two-pools": Stack("SmolLM2 in fp32 over a Mooncake pool and, behind it, files on disk", pool="mooncake+example"),
     "pd": Stack(
         "prefill and decode over NIXL, no pool; own proxy and vllm-router",
         pool="none",

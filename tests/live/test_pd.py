@@ -84,7 +84,9 @@ def test_an_error_hidden_behind_an_empty_answer_is_said_to_be_one(lab: Lab) -> N
 
 
 def test_the_transfer_never_stands_for_a_pool(lab: Lab) -> None:
-    # External tokens on decode rise with every transfer; prefill has no pool to load from.
+    # External tokens on decode rise with every transfer; prefill has no pool to load from, but NIXL is asked.
     gated = lab.gate(lab.config("vllm-pd-pool", deployment={"endpoints": endpoints("proxy")}, gate=ONE_GROUP))
     assert gated.code == 3
-    assert gated.reasons[0] == "PATH_NOT_EXERCISED"
+    assert gated.reasons[0] == "EXTERNAL_MISS"
+    external = [arm for arm in gated.ruling["groups"][0]["arms"] if arm["arm"].startswith("external")]
+    assert [0, 0] == [arm["external"] for arm in external]
