@@ -209,7 +209,12 @@ ALIKE = (
         {**APART, Arm.LOCAL_REPEAT: answer(shift=0.04)},
         alike=None,
     ),
-    through("another hit length of prefill alone", "PASS", APART, dict.fromkeys(DIRECT, counters(LENGTH - 95, 95, 0))),
+    through(
+        "another hit length of prefill alone",
+        "PASS",
+        APART,
+        dict.fromkeys((Arm.LOCAL, Arm.LOCAL_REPEAT), passed_on(Path.LOCAL, LENGTH - 3)),
+    ),
     through(
         "prefill alone was a miss",
         "INCONCLUSIVE BASELINE_NOT_LOCAL TIER_NOT_COVERED",
