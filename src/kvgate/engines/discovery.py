@@ -80,7 +80,7 @@ class EndpointDiscovery:
     async def capabilities(self, ids: tuple[int, ...]) -> Capabilities:
         """One short request with token IDs ``ids``, then the counters. The engine caches that prompt like any other."""
         # A salt of its own, so that no earlier probe's KV answers.
-        observation, without = await self._first_answer(ids, f"kvgate-{secrets.token_hex(8)}")
+        observation, without = await self._first_answer(ids, f"capabilities-{secrets.token_hex(8)}")
         salt, about_salts = True, ""
         if observation is None:
             observation, without = await self._first_answer(ids, None)
