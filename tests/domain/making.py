@@ -107,6 +107,7 @@ BY_PATH = {
     Path.COLD: counters(LENGTH, 0, 0),
     Path.LOCAL: counters(LENGTH - HIT, HIT, 0),
     Path.EXTERNAL: counters(LENGTH - HIT, 0, HIT),
+    Path.MIXED: counters(LENGTH - HIT, 48, HIT - 48),
 }
 
 Answers = dict[Arm, Observation | list[Observation]]

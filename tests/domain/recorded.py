@@ -16,6 +16,7 @@ from pathlib import Path
 from kvgate.store.run_directory import HISTORY, MANIFEST, read_history, read_manifest
 from tests.domain import (
     recorded_answers,
+    recorded_arms,
     recorded_evidence,
     recorded_gateway,
     recorded_groups,
@@ -37,6 +38,7 @@ def written() -> tuple[Case, ...]:
         *recorded_rows.CASES,
         *recorded_evidence.CASES,
         *recorded_answers.CASES,
+        *recorded_arms.CASES,
         *recorded_ties.CASES,
         *recorded_pairs.CASES,
         *recorded_groups.CASES,

@@ -1,0 +1,153 @@
+"""Written histories of the arms beside the usual six, on one engine and past a gateway."""
+
+from dataclasses import replace
+
+from kvgate.domain.counters import Counters
+from kvgate.domain.deployment import Deployment, Endpoint, Role
+from kvgate.domain.plan import ArmStep, Forcing, GroupPlan, PartSize, Plan, Route, length_of
+from kvgate.domain.policy import Grade, Policy
+from kvgate.domain.probe import Arm, Part, Path
+from kvgate.domain.recipe import Parts, arm_steps, pairs_of
+from tests.domain.judging import OTHER
+from tests.domain.making import ARMS, LENGTH, answer, counters, group_plan, lost, run_plan
+from tests.domain.recorded_case import Case, Given, Readings, history, of_run
+from tests.domain.recorded_evidence import open_by
+from tests.domain.recorded_gateway import group as behind_gateway
+from tests.domain.recorded_gateway import passed_on, plan_of, split
+
+LATER = frozenset((Arm.THIRD, Arm.MIXED, Arm.BRANCH, Arm.ISOLATION, Arm.REFERENCE))
+SIZES = (PartSize(Part.HEAD, 51, 48, 48), PartSize(Part.BRANCH, 64, 48, 48))
+
+
+def every_arm() -> GroupPlan:
+    parts = Parts("a", "a", reference="r")
+    steps = arm_steps(Forcing.RESET_LOCAL, parts, ARMS | LATER, salts_honoured=True, reader_drops=True)
+    return replace(group_plan(), steps=steps, pairs=pairs_of(steps), sizes=SIZES)
+
+
+def plan_with_reference(policy: Policy | None = None) -> Plan:
+    endpoints = (
+        Endpoint("a", Role.COMBINED, "http://127.0.0.1:1"),
+        Endpoint("r", Role.REFERENCE, "http://127.0.0.1:2"),
+    )
+    return replace(run_plan(every_arm(), policy=policy), deployment=Deployment("d", "vllm", "m", endpoints))
+
+
+def as_planned(group: GroupPlan, step: ArmStep) -> Counters:
+    local, external = group.expected(step)
+    return counters(length_of(group, step) - local - external, local, external)
+
+
+def armed(name: str, required: str, answers: Given | None = None, readings: Readings | None = None) -> Case:
+    """One group with every arm, each by its path unless told otherwise."""
+    group = every_arm()
+    base: Readings = {step.arm: as_planned(group, step) for step in group.steps}
+    return of_run(
+        f"arms: {name}", required, plan_with_reference(), history(group, answers or {}, {**base, **(readings or {})})
+    )
+
+
+def mixed(local: int, external: int, **more: int) -> Readings:
+    return {Arm.MIXED: counters(LENGTH - local - external, local, external, **more)}
+
+
+def twice(arm: Arm, **how: float) -> Given:
+    return {arm: [answer(**how), answer(**how)]}  # type: ignore[arg-type]
+
+
+ONE_ENGINE = (
+    armed("equal", "PASS"),
+    *(armed(f"{arm.value} drifts", "FAIL DRIFT", twice(arm, shift=0.02)) for arm in (Arm.THIRD, Arm.MIXED, Arm.BRANCH)),
+    *(armed(f"{arm.value} differs", "FAIL DIVERGED", {arm: [answer(OTHER)] * 2}) for arm in (Arm.THIRD, Arm.MIXED)),
+    armed("third is no local hit", open_by("PATH_NOT_EXERCISED"), {}, {Arm.THIRD: counters(LENGTH, 0, 0)}),
+    armed("mixed has too little from its own cache", open_by("PATH_NOT_EXERCISED"), {}, mixed(32, 48)),
+    armed("mixed has too little from outside", open_by("PATH_NOT_EXERCISED"), {}, mixed(48, 16)),
+    armed("mixed, and a load failed", open_by("LOAD_FAILED"), {}, mixed(48, 32, external_hits=48)),
+    armed("another salt is served from outside", "FAIL ISOLATION SALT_IGNORED", {}, {Arm.ISOLATION: counters(19, 0, 80)}),
+    armed("another salt is served locally", "FAIL ISOLATION SALT_IGNORED", {}, {Arm.ISOLATION: counters(19, 80, 0)}),
+    armed("another salt is not counted", open_by("COUNTERS_UNREADABLE"), {}, {Arm.ISOLATION: None}),
+    armed("the reference differs", "FAIL DIVERGED", {Arm.REFERENCE: answer(OTHER)}),
+    armed("the reference differs a little", "PASS", {Arm.REFERENCE: answer(shift=0.3)}),
+    armed("the reference is not counted", "PASS", {}, {Arm.REFERENCE: None}),
+    armed("the reference has other users", "PASS", {}, {Arm.REFERENCE: counters(3 * LENGTH, 0, 0)}),
+    armed("the reference reuses something", open_by("NOT_COLD"), {}, {Arm.REFERENCE: counters(19, 80, 0)}),
+    armed("a first cold attempt was lost", open_by("OBSERVATION_MISSING"), {Arm.COLD: [lost(), answer()]}, {
+        Arm.COLD: counters(19, 80, 0)
+    }),
+)  # fmt: skip
+
+
+def scheduled_only() -> Case:
+    """Mixed loads whose counters show scheduling, where arrival is asked for."""
+    group = every_arm()
+    base: Readings = {step.arm: as_planned(group, step) for step in group.steps}
+    plan = replace(plan_with_reference(), by_source_grade=Grade.SCHEDULED)
+    return of_run("arms: scheduled only", open_by("EVIDENCE_TOO_WEAK"), plan, history(group, {}, base))
+
+
+# -- past the gateway --------------------------------------------------------------------------------------------
+def two_ways() -> GroupPlan:
+    steps = arm_steps(Forcing.RESET_LOCAL, Parts("g", "g", "p", "d"), ARMS, salts_honoured=True, reader_drops=True)
+    return replace(behind_gateway(), steps=steps, pairs=pairs_of(steps))
+
+
+def past(name: str, required: str, answers: Given | None = None, readings: Readings | None = None) -> Case:
+    """A run through the gateway, in two legs past it, and on prefill alone."""
+    group = two_ways()
+    alone = counters(*split(Path.LOCAL))
+    base: Readings = {step.arm: alone if step.endpoint == "p" else passed_on(step.path) for step in group.steps}
+    plan = plan_of(group)
+    assert plan.route is Route.GATEWAY
+    return of_run(f"two ways: {name}", required, plan, history(group, answers or {}, {**base, **(readings or {})}))
+
+
+THROUGH = tuple(arm for arm in ARMS if arm not in (Arm.COLD, Arm.COLD_REPEAT))
+STRAIGHT = (Arm.TWO_LEG, Arm.TWO_LEG_REPEAT)
+WRONG, ODD = answer(OTHER), answer(tuple(reversed(OTHER)))
+PAST_THE_GATEWAY = (
+    past("equal", "PASS"),
+    past("the gateway drifts", "FAIL DRIFT", dict.fromkeys(ARMS, answer(shift=0.02))),
+    past("the gateway differs", "FAIL DIVERGED", dict.fromkeys(ARMS, WRONG)),
+    past("the transfer differs", "FAIL DIVERGED", dict.fromkeys((*ARMS, *STRAIGHT), WRONG)),
+    past("two legs differ each time", "FAIL DIVERGED_INTERMITTENT UNSTABLE", {Arm.TWO_LEG: WRONG, Arm.TWO_LEG_REPEAT: ODD}),
+    *(
+        past(f"{arm.value}: decode counts somebody else's", open_by("FOREIGN_TRAFFIC"), {}, {
+            arm: passed_on(Path.LOCAL, decode_prompt=2 * LENGTH)
+        })
+        for arm in (Arm.LOCAL, Arm.TWO_LEG)
+    ),
+    past("decode computes it anew", open_by("TRANSFER_NOT_EXERCISED"), {}, {
+        Arm.TWO_LEG: passed_on(Path.LOCAL, decode_computed=LENGTH)
+    }),
+    past("decode computes a little", "PASS", {}, {Arm.TWO_LEG: passed_on(Path.LOCAL, decode_computed=4)}),
+)  # fmt: skip
+
+
+# -- ranks -------------------------------------------------------------------------------------------------------
+def pinned(name: str, required: str, served: str) -> Case:
+    """The writer on rank 0, the reader on rank 1; ``served`` is the rank that served the external hit."""
+    parts = Parts("a", "a", writer_rank=0, reader_rank=1)
+    steps = arm_steps(Forcing.OTHER_RANK, parts, ARMS, salts_honoured=True, reader_drops=True)
+    group = replace(group_plan(), steps=steps, pairs=pairs_of(steps))
+    base: Readings = {step.arm: ranked(as_planned(group, step), str(step.rank)) for step in steps}
+    base[Arm.EXTERNAL] = ranked(as_planned(group, steps[4]), served)
+    plan = replace(run_plan(group), forcing=Forcing.OTHER_RANK)
+    return of_run(f"ranks: {name}", required, plan, history(group, {}, base))
+
+
+def ranked(reading: Counters, rank: str) -> Counters:
+    return replace(reading, readings=tuple(replace(each, engine=rank) for each in reading.readings))
+
+
+RANKS = (
+    pinned("as asked for", "PASS", "1"),
+    pinned("another than asked for", open_by("RANK_CHANGED"), "0"),
+)
+
+CHANGED = (
+    armed("another prompt, counted as such", open_by("PROMPT_CHANGED"), {
+        Arm.EXTERNAL: replace(answer(), prompt_echoed=False)
+    }, {Arm.EXTERNAL: counters(LENGTH - 79, 0, 80)}),
+)  # fmt: skip
+
+CASES: tuple[Case, ...] = (*ONE_ENGINE, scheduled_only(), *PAST_THE_GATEWAY, *RANKS, *CHANGED)
