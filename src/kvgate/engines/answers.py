@@ -64,8 +64,8 @@ class AnswerBuilder:
 
     def size(self) -> int:
         """How many tokens have come, as far as one can tell; chunks with text where there are no IDs to count."""
-        count = len(self.ids.items)
-        return max(count, len(self.text)) if not count or self.ids.ambiguous else count
+        ids = self.ids
+        return len(ids.items) if ids.added else max(len(ids.items), len(self.text))
 
     def _take(self, chunk: Mapping[str, Any]) -> bool:
         beside = False if chunk.keys() <= USUAL_KEYS else self._take_beside(chunk)
@@ -125,7 +125,8 @@ class AnswerBuilder:
         if ids is not None:
             # null, [] and absent differ: only a list says that the server gives IDs.
             self.gives_ids = True
-            new = self.ids.add(_ids(ids))
+            one = type(ids) is list and len(ids) == 1 and type(ids[0]) is int
+            new = self.ids.add(ids if one else _ids(ids))
         text = choice["text"] if "text" in choice else _message_text(choice)
         if text:
             if not isinstance(text, str):
@@ -139,7 +140,8 @@ class AnswerBuilder:
         finish_reason = choice.get("finish_reason")
         if finish_reason:
             named = finish_reason.get("type") if isinstance(finish_reason, Mapping) else finish_reason
-            self.finish_reason = clip(str(named)) or None
+            plain = isinstance(named, str) and named.isidentifier()
+            self.finish_reason = named if plain else clip(str(named)) or None
         if "recomputed" in (choice.get("stop_reason"), finish_reason):
             self.marks.append("recomputed")
         return new
@@ -212,7 +214,8 @@ class AnswerBuilder:
         if self.beside is not None and self.gives_ids and self.beside.settled((len(ids),)) != ids:
             self.marks.append("ids-contradict")
         tokens = [token for _, _, token in rows]
-        if len(tokens) == len(ids) and all(map(_is_keyed, tokens)) and _keyed_ids(tokens) != ids:
+        as_named = tokens == [f"{TOKEN_ID_KEY}{each}" for each in ids]
+        if not as_named and len(tokens) == len(ids) and all(map(_is_keyed, tokens)) and _keyed_ids(tokens) != ids:
             self.marks.append("logprobs-misplaced")
         # A proxy that asks again after tokens have been passed on begins anew, under another name or echoing again.
         again = self.echoes[1:] if len(self.echoes) == 2 else []

@@ -38,6 +38,11 @@ class Gathered(Generic[Item]):
         return True
 
     @property
+    def added(self) -> bool:
+        """Whether the lists are known to hold what is new each time."""
+        return self._lengths is None
+
+    @property
     def ambiguous(self) -> bool:
         """Whether the lists can be read in two ways."""
         return self._lengths is not None and len(self._lengths) > 1
