@@ -55,6 +55,7 @@ def twice(arm: Arm, **how: float) -> Given:
     return {arm: [answer(**how), answer(**how)]}  # type: ignore[arg-type]
 
 
+BREACH = "FAIL ISOLATION SALT_IGNORED"
 ONE_ENGINE = (
     armed("equal", "PASS"),
     *(armed(f"{arm.value} drifts", "FAIL DRIFT", twice(arm, shift=0.02)) for arm in (Arm.THIRD, Arm.MIXED, Arm.BRANCH)),
@@ -63,8 +64,8 @@ ONE_ENGINE = (
     armed("mixed has too little from its own cache", open_by("PATH_NOT_EXERCISED"), {}, mixed(32, 48)),
     armed("mixed has too little from outside", open_by("PATH_NOT_EXERCISED"), {}, mixed(48, 16)),
     armed("mixed, and a load failed", open_by("LOAD_FAILED"), {}, mixed(48, 32, external_hits=48)),
-    armed("another salt is served from outside", "FAIL ISOLATION SALT_IGNORED", {}, {Arm.ISOLATION: counters(19, 0, 80)}),
-    armed("another salt is served locally", "FAIL ISOLATION SALT_IGNORED", {}, {Arm.ISOLATION: counters(19, 80, 0)}),
+    armed("another salt is served from outside", BREACH, {}, {Arm.ISOLATION: counters(19, 0, 80)}),
+    armed("another salt is served locally", BREACH, {}, {Arm.ISOLATION: counters(19, 80, 0)}),
     armed("another salt is not counted", open_by("COUNTERS_UNREADABLE"), {}, {Arm.ISOLATION: None}),
     armed("the reference differs", "FAIL DIVERGED", {Arm.REFERENCE: answer(OTHER)}),
     armed("the reference differs a little", "PASS", {Arm.REFERENCE: answer(shift=0.3)}),
@@ -109,7 +110,10 @@ PAST_THE_GATEWAY = (
     past("the gateway drifts", "FAIL DRIFT", dict.fromkeys(ARMS, answer(shift=0.02))),
     past("the gateway differs", "FAIL DIVERGED", dict.fromkeys(ARMS, WRONG)),
     past("the transfer differs", "FAIL DIVERGED", dict.fromkeys((*ARMS, *STRAIGHT), WRONG)),
-    past("two legs differ each time", "FAIL DIVERGED_INTERMITTENT UNSTABLE", {Arm.TWO_LEG: WRONG, Arm.TWO_LEG_REPEAT: ODD}),
+    past("two legs differ each time", "FAIL DIVERGED_INTERMITTENT UNSTABLE", {
+        Arm.TWO_LEG: WRONG,
+        Arm.TWO_LEG_REPEAT: ODD,
+    }),
     *(
         past(f"{arm.value}: decode counts somebody else's", open_by("FOREIGN_TRAFFIC"), {}, {
             arm: passed_on(Path.LOCAL, decode_prompt=2 * LENGTH)
