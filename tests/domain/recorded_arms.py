@@ -48,7 +48,7 @@ def armed(name: str, required: str, answers: Given | None = None, readings: Read
 
 
 def mixed(local: int, external: int, **more: int) -> Readings:
-    return {Arm.MIXED: counters(LENGTH - local - external, local, external, **more)}
+    return {Arm.MIXED: counters(LENGTH - local - external, local, external, "0", **more)}
 
 
 def twice(arm: Arm, **how: float) -> Given:
@@ -84,6 +84,16 @@ def scheduled_only() -> Case:
     base: Readings = {step.arm: as_planned(group, step) for step in group.steps}
     plan = replace(plan_with_reference(), by_source_grade=Grade.SCHEDULED)
     return of_run("arms: scheduled only", open_by("EVIDENCE_TOO_WEAK"), plan, history(group, {}, base))
+
+
+def aligned() -> Case:
+    """Two aligned groups, of which one's prompt under another salt drifts a little: cold runs are held with tolerance."""
+    groups = [replace(every_arm(), id=name, aligned=True, nonce=f"00000000000{name[1]}") for name in ("g1", "g2")]
+    plan = replace(plan_with_reference(), groups=tuple(groups))
+    base: Readings = {step.arm: as_planned(groups[0], step) for step in groups[0].steps}
+    drifts: Given = {Arm.ISOLATION: answer(shift=0.02)}
+    histories = [history(group, given, base) for group, given in zip(groups, (drifts, {}), strict=True)]
+    return of_run("arms: another salt drifts a little at an aligned length", "PASS", plan, *histories)
 
 
 # -- past the gateway --------------------------------------------------------------------------------------------
@@ -133,7 +143,7 @@ def pinned(name: str, required: str, served: str) -> Case:
     parts = Parts("a", "a", writer_rank=0, reader_rank=1)
     steps = arm_steps(Forcing.OTHER_RANK, parts, ARMS, salts_honoured=True, reader_drops=True)
     group = replace(group_plan(), steps=steps, pairs=pairs_of(steps))
-    base: Readings = {step.arm: ranked(as_planned(group, step), str(step.rank)) for step in steps}
+    base = {step.arm: ranked(as_planned(group, step), str(step.rank)) for step in steps}
     base[Arm.EXTERNAL] = ranked(as_planned(group, steps[4]), served)
     plan = replace(run_plan(group), forcing=Forcing.OTHER_RANK)
     return of_run(f"ranks: {name}", required, plan, history(group, {}, base))
@@ -154,4 +164,4 @@ CHANGED = (
     }, {Arm.EXTERNAL: counters(LENGTH - 79, 0, 80)}),
 )  # fmt: skip
 
-CASES: tuple[Case, ...] = (*ONE_ENGINE, scheduled_only(), *PAST_THE_GATEWAY, *RANKS, *CHANGED)
+CASES: tuple[Case, ...] = (*ONE_ENGINE, scheduled_only(), aligned(), *PAST_THE_GATEWAY, *RANKS, *CHANGED)
