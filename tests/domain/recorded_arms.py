@@ -87,7 +87,7 @@ def scheduled_only() -> Case:
 
 
 def aligned() -> Case:
-    """Two aligned groups, of which one's prompt under another salt drifts a little: cold runs are held with tolerance."""
+    """Two aligned groups: under another salt the prompt of one drifts a little, which the tolerance covers."""
     groups = [replace(every_arm(), id=name, aligned=True, nonce=f"00000000000{name[1]}") for name in ("g1", "g2")]
     plan = replace(plan_with_reference(), groups=tuple(groups))
     base: Readings = {step.arm: as_planned(groups[0], step) for step in groups[0].steps}
