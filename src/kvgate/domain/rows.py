@@ -122,6 +122,9 @@ def void(view: PairView) -> Decision | None:
     for side in (view.baseline, view.subject):
         if side is not None and side.void is not None:
             return _inconclusive(side.void)
+        if side is not None and side.unproven is not None and side.unproven.reason is Reason.PROMPT_CHANGED:
+            # An answer to another prompt shows nothing about this one.
+            return _inconclusive(side.unproven)
     baseline, subject = view.baseline, view.subject
     short = view.plan.kind is PairKind.COLD_VS_COLD_REPEAT
     if baseline is not None and baseline.unproven is not None and _contaminated(baseline):
