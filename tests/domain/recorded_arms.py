@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from kvgate.domain.counters import Counters
 from kvgate.domain.deployment import Deployment, Endpoint, Role
+from kvgate.domain.observation import Observation
 from kvgate.domain.plan import ArmStep, Forcing, GroupPlan, PartSize, Plan, Route, length_of
 from kvgate.domain.policy import Grade, Policy
 from kvgate.domain.probe import Arm, Part, Path
@@ -66,6 +67,25 @@ ONE_ENGINE = (
     armed("mixed, and a load failed", open_by("LOAD_FAILED"), {}, mixed(48, 32, external_hits=48)),
     armed("another salt is served from outside", BREACH, {}, {Arm.ISOLATION: counters(19, 0, 80)}),
     armed("another salt is served locally", BREACH, {}, {Arm.ISOLATION: counters(19, 80, 0)}),
+    # What a first attempt computed, a retry that nobody saw, or counters at odds with each other breach nothing.
+    armed(
+        "another salt, whose first attempt was lost",
+        open_by("OBSERVATION_MISSING"),
+        {Arm.ISOLATION: [lost(), answer()]},
+        {Arm.ISOLATION: counters(19, 80, 0)},
+    ),
+    armed(
+        "another salt, sent again by the client",
+        "INCONCLUSIVE SALT_IGNORED TIER_NOT_COVERED",
+        {Arm.ISOLATION: replace(answer(), marks=("retried",))},
+        {Arm.ISOLATION: counters(19, 80, 0)},
+    ),
+    armed(
+        "another salt, and counters at odds",
+        "INCONCLUSIVE SALT_IGNORED TIER_NOT_COVERED",
+        {},
+        {Arm.ISOLATION: counters(19, 0, 80, "0", local_hits=16)},
+    ),
     armed("another salt is not counted", open_by("COUNTERS_UNREADABLE"), {}, {Arm.ISOLATION: None}),
     armed("the reference differs", "FAIL DIVERGED", {Arm.REFERENCE: answer(OTHER)}),
     armed("the reference differs a little", "PASS", {Arm.REFERENCE: answer(shift=0.3)}),
@@ -112,13 +132,15 @@ def past(name: str, required: str, answers: Given | None = None, readings: Readi
     return of_run(f"two ways: {name}", required, plan, history(group, answers or {}, {**base, **(readings or {})}))
 
 
-THROUGH = tuple(arm for arm in ARMS if arm not in (Arm.COLD, Arm.COLD_REPEAT))
 STRAIGHT = (Arm.TWO_LEG, Arm.TWO_LEG_REPEAT)
+ASKED_OTHERWISE = replace(answer(OTHER), prompt_echoed=False)
 WRONG, ODD = answer(OTHER), answer(tuple(reversed(OTHER)))
 PAST_THE_GATEWAY = (
     past("equal", "PASS"),
     past("the gateway drifts", "FAIL DRIFT", dict.fromkeys(ARMS, answer(shift=0.02))),
     past("the gateway differs", "FAIL DIVERGED", dict.fromkeys(ARMS, WRONG)),
+    # The two legs past it show that it is the gateway; of KV an answer to another prompt shows nothing.
+    past("the gateway changes every prompt", open_by("PROMPT_CHANGED"), dict.fromkeys(ARMS, ASKED_OTHERWISE)),
     past("the transfer differs", "FAIL DIVERGED", dict.fromkeys((*ARMS, *STRAIGHT), WRONG)),
     past("two legs differ each time", "FAIL DIVERGED_INTERMITTENT UNSTABLE", {
         Arm.TWO_LEG: WRONG,
@@ -135,6 +157,16 @@ PAST_THE_GATEWAY = (
     }),
     past("decode computes a little", "PASS", {}, {Arm.TWO_LEG: passed_on(Path.LOCAL, decode_computed=4)}),
 )  # fmt: skip
+
+
+def unquiet() -> Case:
+    """A gateway that answers every prompt otherwise each time: its own noise must not excuse it."""
+    groups = [replace(two_ways(), id=name, nonce=f"00000000000{name[1]}") for name in ("g1", "g2", "g3")]
+    alone = counters(*split(Path.LOCAL))
+    readings = {step.arm: alone if step.endpoint == "p" else passed_on(step.path) for step in groups[0].steps}
+    answers: Given = {**dict.fromkeys(ARMS, answer(shift=0.05)), Arm.LOCAL_REPEAT: answer(shift=0.06)}
+    histories = [history(group, answers, readings) for group in groups]
+    return of_run("two ways: the gateway is noisy by itself", "FAIL DRIFT", plan_of(*groups), *histories)
 
 
 # -- ranks -------------------------------------------------------------------------------------------------------
@@ -158,10 +190,56 @@ RANKS = (
     pinned("another than asked for", open_by("RANK_CHANGED"), "0"),
 )
 
+
+# -- answers to other prompts --------------------------------------------------------------------------------------
+def mixed_up(name: str, required: str, echo: str) -> Case:
+    """Two groups; one answer of the second comes with a prompt of that name."""
+    groups = [group_plan(each, nonce=f"00000000000{each[1]}") for each in ("g1", "g2")]
+    named = [replace(each, prompt_sha256=f"prompt of {each.id}") for each in groups]
+    other = replace(answer(), prompt_echoed=False, echo_sha256=echo)
+    return of_run(
+        f"mixed up: {name}", required, run_plan(*named), history(named[0]), history(named[1], {Arm.EXTERNAL: other})
+    )
+
+
+ECHOES = (
+    mixed_up("another group's prompt", "FAIL LEAK", "prompt of g1"),
+    mixed_up("its own prompt, somehow", "INCONCLUSIVE PROMPT_CHANGED", "prompt of g2"),
+    mixed_up("a prompt nobody sent", "INCONCLUSIVE PROMPT_CHANGED", "prompt of nobody"),
+)
+
+
+# -- cold answers that alone are far off ---------------------------------------------------------------------------
+def odd_colds(name: str, required: str, *colds: Observation) -> Case:
+    """A group for each cold answer; everything else agrees."""
+    groups = [group_plan(f"g{number}", nonce=f"00000000000{number}") for number in range(len(colds))]
+    histories = [history(group, {Arm.COLD: cold}) for group, cold in zip(groups, colds, strict=True)]
+    return of_run(f"odd: {name}", required, run_plan(*groups), *histories)
+
+
+FAR_OFF, SLIGHTLY_OFF = answer(OTHER), answer(shift=0.3)
+ODD_COLDS = (
+    odd_colds("both of two", "FAIL EXCESS_DIVERGENCE UNSTABLE TIER_NOT_COVERED", FAR_OFF, FAR_OFF),
+    odd_colds("two of three", "FAIL EXCESS_DIVERGENCE UNSTABLE", FAR_OFF, FAR_OFF, answer()),
+    odd_colds("one of one", "INCONCLUSIVE UNSTABLE TIER_NOT_COVERED", FAR_OFF),
+    odd_colds("two of four", "INCONCLUSIVE UNSTABLE", FAR_OFF, FAR_OFF, answer(), answer()),
+    odd_colds("both of two, a little", "PASS", SLIGHTLY_OFF, SLIGHTLY_OFF),
+)
+
 CHANGED = (
     armed("another prompt, counted as such", open_by("PROMPT_CHANGED"), {
         Arm.EXTERNAL: replace(answer(), prompt_echoed=False)
     }, {Arm.EXTERNAL: counters(LENGTH - 79, 0, 80)}),
 )  # fmt: skip
 
-CASES: tuple[Case, ...] = (*ONE_ENGINE, scheduled_only(), aligned(), *PAST_THE_GATEWAY, *RANKS, *CHANGED)
+CASES: tuple[Case, ...] = (
+    *ONE_ENGINE,
+    scheduled_only(),
+    aligned(),
+    *PAST_THE_GATEWAY,
+    unquiet(),
+    *RANKS,
+    *CHANGED,
+    *ECHOES,
+    *ODD_COLDS,
+)

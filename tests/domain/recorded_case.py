@@ -129,7 +129,8 @@ def _attempt(group: GroupPlan, step: ArmStep, number: int, each: Try) -> list[En
     ]
     if each.drop is not None:
         found.append(CacheDropped(0.0, *place, each.drop, ""))
-    probe = Probe(name, group.id, step.arm, number, step.endpoint, step.salt, group.length, len(TOKENS), "")
+    sha = group.prompt_sha256
+    probe = Probe(name, group.id, step.arm, number, step.endpoint, step.salt, group.length, len(TOKENS), sha)
     found += [
         CountersRead(0.0, *place, Moment.BEFORE, None if each.unread or each.missed else before, each.unread),
         ProbeSent(0.0, probe),

@@ -66,7 +66,8 @@ def advice_for(verdict: Verdict, reasons: tuple[Problem, ...], groups: Iterable[
     if verdict is Verdict.FAIL:
         for group in groups:
             for pair in group.pairs:
-                if pair.verdict is Verdict.FAIL:
+                # Where requests get into each other no path is to blame, and no fall-back helps.
+                if pair.verdict is Verdict.FAIL and not (pair.problem and pair.problem.reason is Reason.LEAK):
                     said += _FALL_BACK[pair.blames or pair.kind]
     said += [REASONS[problem.reason].advice for problem in reasons if problem.reason is not Reason.TIER_NOT_COVERED]
     return tuple(dict.fromkeys(said))

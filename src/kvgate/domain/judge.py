@@ -7,10 +7,19 @@ from dataclasses import replace
 import numpy as np
 
 from kvgate.domain.advice import advice_for
+from kvgate.domain.attribution import laid_at_one_door, path_named, shows_a_fault
 from kvgate.domain.divergence import Comparison
 from kvgate.domain.doubts import doubts
 from kvgate.domain.excess import excess, lost_codewords
-from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, DIRECT_LOCAL, LOCAL_REPEAT, NoiseFloor, noise_floor
+from kvgate.domain.noise import (
+    COLD_LOCAL,
+    COLD_REPEAT,
+    DIRECT_LOCAL,
+    LOCAL_REPEAT,
+    TWO_LEG_REPEAT,
+    NoiseFloor,
+    noise_floor,
+)
 from kvgate.domain.pairing import (
     GroupView,
     answer,
@@ -20,13 +29,13 @@ from kvgate.domain.pairing import (
     view_group,
     with_leaks,
 )
-from kvgate.domain.plan import ArmStep, PairKind, PairPlan, Plan, Purpose, length_of
+from kvgate.domain.plan import ArmStep, PairPlan, Plan, Purpose, length_of
 from kvgate.domain.policy import PolicyName
 from kvgate.domain.power import excluded_fault_rate
 from kvgate.domain.probe import Arm, Path
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import RunRecord
-from kvgate.domain.rows import PairView, Ruling, decide, is_odd, path_named
+from kvgate.domain.rows import PairView, Ruling, decide, is_odd
 from kvgate.domain.ruling import (
     ArmSummary,
     GroupVerdict,
@@ -43,10 +52,10 @@ from kvgate.domain.verdict import Verdict, merge
 def judge(plan: Plan, run: RunRecord) -> RunVerdict:
     """Judge a run. Works on a history that was cut off anywhere: what is missing is INCONCLUSIVE."""
     replaced = {record.replaces for record in run.groups.values() if record.replaces}
-    views = with_leaks(plan, tuple(view_group(plan, record) for record in run.groups.values()))
+    views = with_leaks(plan, tuple(view_group(plan, record) for record in run.groups.values()), run.prompts)
     counted = tuple(view for view in views if view.record.plan.id not in replaced)
     judged = tuple(_judge_group(plan, view, counted, view.record.plan.id in replaced) for view in views)
-    groups = _laid_at_one_door(plan, tuple(group for group, _ in judged))
+    groups = laid_at_one_door(plan, tuple(group for group, _ in judged))
     calibrated = {group.id: pairs for group, pairs in judged}
     results = tuple(_result(plan, run, groups, counted, calibrated, name) for name in PolicyName)
     chosen = next(result for result in results if result.policy is plan.policy.name)
@@ -113,35 +122,6 @@ def _named(pair: PairPlan, step: ArmStep | None, ruling: Ruling) -> str | None:
     return path_named(pair.kind, pair.subject, step.endpoint, ruling.problem) if step is not None else None
 
 
-# Parts that answers come through, innermost first: while one is shown to be wrong, or not to do the same twice, a
-# difference between two answers that both came through it speaks against nothing else.
-_DOORS = (PairKind.TRANSFER_VS_DIRECT, PairKind.GATEWAY_VS_TWO_LEG, PairKind.CONTINUATION_VS_COLD)
-
-
-def _laid_at_one_door(plan: Plan, groups: tuple[GroupVerdict, ...]) -> tuple[GroupVerdict, ...]:
-    every = [pair for group in groups for pair in group.pairs if pair.kind in _DOORS and _shows_a_fault(pair)]
-    guilty = min(every, key=lambda pair: _DOORS.index(pair.kind), default=None)
-    if guilty is None:
-        return groups
-    steps = (group.step(guilty.subject) for group in plan.groups)
-    endpoint = next((step.endpoint for step in steps if step is not None), "")
-    told = path_named(guilty.kind, guilty.subject, endpoint, None)
-
-    def laid(pair: PairVerdict) -> PairVerdict:
-        failed = pair.verdict is Verdict.FAIL
-        # What decode wrote is the baseline of what is loaded of it.
-        if guilty.kind is PairKind.CONTINUATION_VS_COLD and pair.kind is not PairKind.CONTINUATION_VS_LOCAL:
-            return pair
-        return replace(pair, attribution=told, blames=guilty.kind) if failed else pair
-
-    return tuple(replace(group, pairs=tuple(map(laid, group.pairs))) for group in groups)
-
-
-def _shows_a_fault(pair: PairVerdict) -> bool:
-    unstable = pair.problem is not None and pair.problem.reason is Reason.UNSTABLE
-    return pair.verdict is Verdict.FAIL or unstable
-
-
 def _judge_pair(view: GroupView, seen: PairView, why_not: str | None, stray: bool = False) -> PairVerdict:
     pair = seen.plan
     ruling: Ruling = decide(seen)
@@ -192,7 +172,7 @@ def _shape_matched(seen: PairView) -> bool:
 
 def _convicts(pair: PairVerdict) -> bool:
     """Strays can only speak against the path: an incomplete load proves nothing by being right."""
-    return _shows_a_fault(pair)
+    return shows_a_fault(pair)
 
 
 def _drift_problem(comparison: Comparison | None) -> str | None:
@@ -314,7 +294,9 @@ def _ignores_salt(arm: ArmSummary) -> bool:
 
 def _noise(views: tuple[GroupView, ...]) -> tuple[NoiseFloor, ...]:
     controls = [control for view in views for control in view.controls]
-    floors = (noise_floor(kind, controls) for kind in (LOCAL_REPEAT, COLD_REPEAT, COLD_LOCAL, DIRECT_LOCAL))
+    floors = (
+        noise_floor(kind, controls) for kind in (LOCAL_REPEAT, COLD_REPEAT, TWO_LEG_REPEAT, COLD_LOCAL, DIRECT_LOCAL)
+    )
     return tuple(floor for floor in floors if floor is not None)
 
 

@@ -14,11 +14,19 @@ MARGIN = 3.0
 # The kinds of control: repeats of local hits, of cold runs, and a cold run against a local hit.
 LOCAL_REPEAT = "local_vs_local_repeat"
 COLD_REPEAT = "cold_vs_cold_repeat"
+TWO_LEG_REPEAT = "two_leg_vs_two_leg_repeat"
 COLD_LOCAL = PairKind.LOCAL_VS_COLD.value
 # The same where nothing is kept locally: equality to the last bit shows the alignment; a difference informs nobody.
 COLD_EXTERNAL = PairKind.EXTERNAL_VS_COLD.value
 # What was transferred against what prefill answers alone: shows whether the two engines answer alike.
 DIRECT_LOCAL = PairKind.TRANSFER_VS_DIRECT.value
+
+
+def controls_of(kind: PairKind) -> tuple[str, ...]:
+    """The repeats that show how noisy the baselines of a kind of pair are; a gateway's own noise excuses no gateway."""
+    if kind is PairKind.GATEWAY_VS_TWO_LEG:
+        return (TWO_LEG_REPEAT,)
+    return (LOCAL_REPEAT,) if kind.of_hits else (COLD_REPEAT,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,9 @@ def envelope_for(group: str, kind: PairKind, proven: bool, controls: Iterable[Co
     a run always exceeds the others. Hence the margin, and the cap wherever fewer than 8 groups inform it or the
     subject's path is unproven.
     """
-    kinds = (LOCAL_REPEAT,) if kind.of_hits else (COLD_REPEAT, COLD_LOCAL)
+    kinds = controls_of(kind)
+    if not kind.of_hits:
+        kinds = (*kinds, COLD_LOCAL)
     others = [
         control
         for control in controls

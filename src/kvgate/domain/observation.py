@@ -66,6 +66,7 @@ class Observation:
     ``token_ids`` has n entries, or is None where the server gave none; ``logprobs`` are the chosen tokens'
     (natural logarithm, n entries); ``top_ids`` and ``top_logprobs`` are n rows of the k most likely tokens.
     ``prompt_echoed`` is whether the prompt IDs the server says it saw equal those sent; None if it said nothing.
+    ``echo_sha256`` is the digest of the prompt it says it saw where that is another than the one sent.
     ``transfer`` are the parameters (JSON) by which a decode engine may fetch this prompt's KV, where there were any.
     ``legs`` are the parts of a request that was sent in two, first prefill's.
     ``marks`` are things worth knowing that are no error: ``retried``, ``recomputed``, ``no-done-marker``,
@@ -83,6 +84,7 @@ class Observation:
     finish_reason: str | None = None
     usage: Usage | None = None
     prompt_echoed: bool | None = None
+    echo_sha256: str | None = None
     timing: Timing | None = None
     marks: tuple[str, ...] = ()
     transfer: str | None = None

@@ -1,5 +1,6 @@
 """Setting up each pair for the decision table: which are exact, against which tolerance, after which controls."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kvgate.domain.divergence import Comparison, compare
@@ -9,7 +10,9 @@ from kvgate.domain.noise import (
     COLD_REPEAT,
     DIRECT_LOCAL,
     LOCAL_REPEAT,
+    TWO_LEG_REPEAT,
     Control,
+    controls_of,
     envelope_for,
 )
 from kvgate.domain.observation import Observation, Outcome
@@ -60,6 +63,7 @@ def _controls(record: GroupRecord, standings: dict[Arm, Standing]) -> tuple[Cont
     kinds: tuple[tuple[str, Arm, Arm], ...] = (
         (LOCAL_REPEAT, Arm.LOCAL, Arm.LOCAL_REPEAT),
         (COLD_REPEAT, Arm.COLD, Arm.COLD_REPEAT),
+        (TWO_LEG_REPEAT, Arm.TWO_LEG, Arm.TWO_LEG_REPEAT),
         (COLD_LOCAL, Arm.COLD, Arm.LOCAL),
         (DIRECT_LOCAL, Arm.PREFILL_DIRECT, Arm.TWO_LEG if Arm.TWO_LEG in standings else Arm.LOCAL),
     )
@@ -177,8 +181,8 @@ def _against_repeat(group: GroupView, pair: PairPlan, right: Observation | None)
 
 def _noise_share(group: GroupView, pair: PairPlan, controls: tuple[Control, ...]) -> float:
     """The share of other groups' controls of the same kind that were not exact; then even an exact one may be luck."""
-    kind = LOCAL_REPEAT if pair.kind.of_hits else COLD_REPEAT
-    others = [each.comparison.exact for each in controls if each.kind == kind and each.group != group.record.plan.id]
+    kinds = controls_of(pair.kind)
+    others = [each.comparison.exact for each in controls if each.kind in kinds and each.group != group.record.plan.id]
     return others.count(False) / len(others) if others else 0.0
 
 
@@ -295,8 +299,13 @@ def _most_exact(kind: str, everyone: tuple[GroupView, ...], apart_from: GroupVie
     return 2 * sum(seen) > len(seen)
 
 
-def with_leaks(plan: Plan, views: tuple[GroupView, ...]) -> tuple[GroupView, ...]:
-    """The same groups, each told which of its answers hold another prompt's nonce (replaced and warm-up ones', too)."""
+def with_leaks(
+    plan: Plan, views: tuple[GroupView, ...], prompts: Mapping[str, str] | None = None
+) -> tuple[GroupView, ...]:
+    """The same groups, each told which of its answers hold another prompt's nonce, or answer another prompt.
+
+    Prompts of replaced groups and warm-up ones count, too; ``prompts`` are the names of those sent, by digest.
+    """
     nonces = [(view.record.plan.id, view.record.plan.nonce) for view in views]
     shortest = plan.warmup_group()
     if shortest is not None:
@@ -304,14 +313,18 @@ def with_leaks(plan: Plan, views: tuple[GroupView, ...]) -> tuple[GroupView, ...
         endpoints = {step.endpoint for group in plan.groups for step in group.steps}
         names = [warmup_name(endpoint) for endpoint in sorted(endpoints)]
         nonces += [(name, nonce_of(plan.seed, name, key)) for name in names]
-    return tuple(replace(view, leaks=_leaks(plan, view, nonces)) for view in views)
+    return tuple(replace(view, leaks=_leaks(plan, view, nonces, prompts or {})) for view in views)
 
 
-def _leaks(plan: Plan, view: GroupView, nonces: list[tuple[str, str]]) -> tuple[str, ...]:
+def _leaks(plan: Plan, view: GroupView, nonces: list[tuple[str, str]], prompts: Mapping[str, str]) -> tuple[str, ...]:
     mine = view.record.plan.id
     arms = tuple(dict.fromkeys(step.arm for step in view.record.plan.steps))
     found: list[str] = []
     for each in repeats_of(plan, view.record, arms):
+        echo = each.observation.echo_sha256 if each.observation is not None else None
+        answered = prompts.get(echo, mine) if echo else mine
+        if answered != mine:
+            found.append(f"{each.arm.value} is the answer to prompt {answered}, by the prompt that came back with it")
         text = "".join(each.observation.text.split()) if each.observation is not None else ""
         digits = "".join(char for char in text if char.isdigit())
         if len(digits) >= NONCE_DIGITS:

@@ -62,8 +62,13 @@ class Prompt:
 
     @property
     def sha256(self) -> str:
-        """Digest of the IDs as little-endian 32-bit integers."""
-        return hashlib.sha256(self.ids.astype("<i4").tobytes()).hexdigest()
+        """What the prompt is called in plans and records: see ``digest``."""
+        return digest(self.ids)
+
+
+def digest(ids: Ids) -> str:
+    """SHA-256 of token IDs as little-endian 32-bit integers, in hexadecimal."""
+    return hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest()
 
 
 class TooShortError(ValueError):

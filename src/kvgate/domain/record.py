@@ -70,6 +70,8 @@ class RunRecord:
         self.groups: dict[str, GroupRecord] = {}
         self.stopped: Problem | None = None
         self.completed = False
+        # Which group sent each prompt first, by the prompt's digest; warm-up prompts are among them.
+        self.prompts: dict[str, str] = {}
         self._probes: dict[str, Probe] = {}
         for entry in entries:
             self.add(entry)
@@ -80,6 +82,7 @@ class RunRecord:
             self.groups[entry.group.id] = GroupRecord(entry.group, entry.replaces)
         elif isinstance(entry, ProbeSent):
             self._probes[entry.probe.id] = entry.probe
+            self.prompts.setdefault(entry.probe.prompt_sha256, entry.probe.group)
             self._fill(entry.probe.group, entry.probe.arm, entry.probe.attempt, probe=entry.probe)
         elif isinstance(entry, ProbeAnswered):
             probe = self._probes.get(entry.probe_id)

@@ -8,7 +8,6 @@ from kvgate.domain.noise import Envelope
 from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import PairKind, PairPlan
 from kvgate.domain.policy import Policy
-from kvgate.domain.probe import Arm
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.standing import Standing
 from kvgate.domain.verdict import Verdict
@@ -141,9 +140,11 @@ def isolation(view: PairView) -> Decision | None:
     side = view.subject
     if view.plan.kind is not PairKind.ISOLATION_VS_COLD or side is None:
         return None
-    local, external = side.evidence.local or 0, side.evidence.external or 0
-    if not local + external:
+    # A hit of its own first attempt, or of its retry, and counters that contradict each other breach nothing.
+    shown = side.unproven is not None and side.unproven.reason is Reason.SALT_IGNORED
+    if not shown or side.weak or (side.observation is not None and "retried" in side.observation.marks):
         return None
+    local, external = side.evidence.local or 0, side.evidence.external or 0
     detail = f"a prompt under a salt of its own got {external} tokens from outside and {local} from the local cache"
     return _fail(Reason.ISOLATION, detail)
 
@@ -388,29 +389,3 @@ def _where(divergence: Divergence) -> str:
 def _told(result: Comparison) -> str:
     drift = "drift unknown" if result.drift is None else f"drift {result.drift.maximum:.3g} nat"
     return drift if result.divergence is None else f"{_where(result.divergence)}, {drift}"
-
-
-def path_named(kind: PairKind, subject: Arm, endpoint: str, problem: Problem | None) -> str:
-    """Which part a FAIL of a pair of that kind speaks against (attribution, design §3.6)."""
-    path = subject.path.value
-    if problem is not None and problem.reason is Reason.SUBJECT_REFUSED:
-        return f"{path} path: {endpoint} refuses what it answers when it computes the prompt"
-    return _SPEAKS_AGAINST[kind].format(endpoint)
-
-
-_SPEAKS_AGAINST = {
-    PairKind.EXTERNAL_VS_LOCAL: "external path: KV loaded into {} differs from KV it computed",
-    PairKind.EXTERNAL_VS_COLD: "external path: what was saved or loaded at {} differs from a cold run",
-    PairKind.LOCAL_VS_COLD: "local path: {}'s own prefix cache differs from a cold run",
-    PairKind.COLD_VS_COLD_REPEAT: "cold path: two cold runs at {} differ",
-    PairKind.TRANSFER_VS_DIRECT: "transfer: what {} answers after prefill handed its KV to decode differs from "
-    "prefill alone",
-    PairKind.GATEWAY_VS_TWO_LEG: "gateway: what {} answers differs from the same two legs sent past it",
-    PairKind.THIRD_VS_LOCAL: "external path: KV that {} loaded lives on in its own cache and differs from computed KV",
-    PairKind.MIXED_VS_LOCAL: "mixed path: a local beginning with an external rest at {} differs from computed KV",
-    PairKind.BRANCH_VS_LOCAL: "external path: a beginning loaded into {} under another tail differs from computed KV",
-    PairKind.ISOLATION_VS_COLD: "isolation: {} reads KV that was written under another salt",
-    PairKind.COLD_VS_REFERENCE: "cold path: {} differs from the reference where neither reused anything",
-    PairKind.CONTINUATION_VS_COLD: "local path: KV that decode wrote at {} differs from a cold run",
-    PairKind.CONTINUATION_VS_LOCAL: "external path: KV that decode wrote and {} loaded differs from what it holds",
-}

@@ -17,9 +17,9 @@ class PairVerdict:
     ``ids_equal``, ``first_difference`` and ``max_drift`` (nats) are None where there was nothing to compare;
     ``drift_problem`` says why a drift is not a finite number. ``row`` is the deciding row of the decision table.
     ``attribution`` names the part a FAIL speaks against, ``blames`` the kind of pair that shows that part to be wrong:
-    another one where this one's answers came through it. ``odd_baseline`` is whether the baseline is far off its own
-    repeat while the subject agrees with that repeat. ``shape_matched`` is whether both sides reused equally many
-    tokens at one endpoint; ``stray`` marks an answer that is not its arm's standing one.
+    another one where this one's answers came through it. ``odd_baseline`` is whether the baseline is off its own
+    repeat by more than the tolerance while the subject agrees with that repeat. ``shape_matched`` is whether both
+    sides reused equally many tokens at one endpoint; ``stray`` marks an answer that is not its arm's standing one.
     """
 
     kind: PairKind

@@ -7,7 +7,10 @@ from itertools import chain, zip_longest
 from math import isfinite
 from typing import Any
 
+import numpy as np
+
 from kvgate.domain.observation import Observation, Outcome, Timing, Usage
+from kvgate.domain.prompt import digest
 from kvgate.engines.gathering import Gathered
 from kvgate.engines.words import AnswerError, ServerError, clean, clip, error_text
 
@@ -47,6 +50,7 @@ class AnswerBuilder:
     finish_reason: str | None = None
     usage: Usage | None = None
     echoed: bool | None = None
+    other_prompt: str | None = None
     transfer: str | None = None
     marks: list[str] = field(default_factory=list)
     reply_id: object = None
@@ -107,7 +111,10 @@ class AnswerBuilder:
 
     def _take_echo(self, prompt_ids: list[Any]) -> None:
         # Once the server has said that it saw another prompt, nothing takes that back.
-        self.echoed = self.echoed is not False and prompt_ids == self.sent
+        same = prompt_ids == self.sent
+        self.echoed = self.echoed is not False and same
+        if not same and self.other_prompt is None:
+            self.other_prompt = _digest(prompt_ids)
         self.echoes.append(len(self.ids.items))
 
     def _take_usage(self, usage: Mapping[str, Any]) -> None:
@@ -182,6 +189,7 @@ class AnswerBuilder:
             finish_reason=self.finish_reason,
             usage=usage,
             prompt_echoed=self.echoed,
+            echo_sha256=self.other_prompt,
             timing=timing,
             marks=tuple(dict.fromkeys(self.marks)),
             transfer=self.transfer,
@@ -337,3 +345,11 @@ def _count(value: object) -> int | None:
     if not 0 <= count < LARGEST_ID or (isinstance(value, float) and value != count):
         raise AnswerError("a count in its usage is none")
     return count
+
+
+def _digest(prompt_ids: list[Any]) -> str | None:
+    """The name of a prompt that was echoed, None if it is none."""
+    try:
+        return digest(np.array(prompt_ids, dtype=np.int32))
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -24,6 +24,7 @@ from kvgate.domain.plan import ArmStep, Forcing, GroupPlan, Plan, length_of, war
 from kvgate.domain.planning import PromptSource, replacement_group
 from kvgate.domain.probe import Arm, Part, Path, Probe, probe_id
 from kvgate.domain.progress import GroupOutcome, Send, hopeless, is_void, next_send, outcome_of
+from kvgate.domain.prompt import digest
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import RunRecord
 from kvgate.ports import Body, Clock, DropReply, Engine, Hooks, Sink, Watcher
@@ -155,6 +156,7 @@ class Session:
     async def _run_group(self, group: GroupPlan, replaces: str | None) -> None:
         prompt = self._prompts.for_group(group)
         bodies: dict[tuple[str, Part], Body] = {}
+        digests: dict[Part, str] = {}
         self._note(GroupStarted(self._now(), group, replaces))
         while (send := next_send(self._plan, self.record.groups[group.id])) is not None:
             self._check_budget()
@@ -165,9 +167,10 @@ class Session:
                 if ids is None:
                     break
                 bodies[key] = engine.encode(ids)
+                digests[send.step.part] = digest(ids)
             if not self._prompt_path:
                 self._prompt_path = self._sink.keep_prompt(group.id, bodies[key].encoded)
-            await self._attempt(group, send, engine, bodies[key])
+            await self._attempt(group, send, engine, (bodies[key], digests[send.step.part]))
         self._prompt_path = ""
 
     def _answered(self, group: GroupPlan) -> tuple[int, ...] | None:
@@ -175,8 +178,8 @@ class Session:
         answers = (attempt.observation for attempt in self.record.groups[group.id].of(Arm.COLD) if attempt.ok)
         return next((answer.token_ids for answer in answers if answer is not None), None)
 
-    async def _attempt(self, group: GroupPlan, send: Send, engine: Engine, body: Body) -> None:
-        step = send.step
+    async def _attempt(self, group: GroupPlan, send: Send, engine: Engine, prompt: tuple[Body, str]) -> None:
+        step, (body, sha256) = send.step, prompt
         if send.wait_s:
             await self._wait(send.wait_s, send.why_wait)
         if not await self._hook("before_arm", self._settings.before_arm, group, send):
@@ -184,7 +187,7 @@ class Session:
         if send.drop_local:
             await self._forget(group, send, engine)
         before = await self._read(engine, group, send, Moment.BEFORE, None, 0)
-        probe = self._probe(group.id, step, send.attempt, body.length, group.prompt_sha256)
+        probe = self._probe(group.id, step, send.attempt, body.length, sha256)
         refused = (await self._send(engine, probe, body)).outcome is Outcome.REFUSED
         # A refused prompt is never counted: there is nothing to wait for.
         expected = 0 if refused else body.length
