@@ -75,7 +75,8 @@ def selftest(names: list[str], form: ListFormat, jobs: int | None = None) -> Exi
 @contextmanager
 def _testing(count: int, jobs: int | None) -> Iterator[Callable[[list[Fault]], Iterable[SelfTest]]]:
     """Something that maps faults to their results, in order: in this process, or in several."""
-    workers = min(jobs if jobs is not None else os.cpu_count() or 1, count)
+    # Some faults are waited for (counters that never move): two more runs than cores fill that time.
+    workers = min(jobs if jobs is not None else (os.cpu_count() or 1) + 2, count)
     if workers <= 1:
         yield lambda faults: map(check, faults)
         return
