@@ -6,6 +6,7 @@ from typing import Protocol
 
 from kvgate.domain.counters import Counters
 from kvgate.domain.history import DropOutcome, Entry
+from kvgate.domain.log import LogLine
 from kvgate.domain.observation import Observation
 from kvgate.domain.probe import Probe
 from kvgate.domain.prompt import Ids
@@ -16,6 +17,14 @@ class CounterReading:
     """Counters, or None with the reason they could not be read."""
 
     counters: Counters | None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogReading:
+    """Known lines of a log, or None with the reason it could not be read."""
+
+    lines: tuple[LogLine, ...] | None
     detail: str = ""
 
 
@@ -66,6 +75,9 @@ class Engine(Protocol):
 
     async def read_counters(self) -> CounterReading:
         """Read the engine's counters once."""
+
+    async def read_log(self) -> LogReading | None:
+        """Known lines of the engine's log since the last probe was sent; None if it has no log that can be read."""
 
     async def alive(self) -> bool:
         """Whether the endpoint answers at all."""

@@ -8,7 +8,7 @@ from kvgate.domain.history import DropOutcome
 from kvgate.domain.observation import Observation, Outcome, Timing, Usage
 from kvgate.domain.probe import Probe
 from kvgate.domain.prompt import Ids
-from kvgate.ports import Body, CounterReading, DropReply
+from kvgate.ports import Body, CounterReading, DropReply, LogReading
 
 DROPS = {
     "ok": DropReply(DropOutcome.DROPPED, ""),
@@ -76,6 +76,10 @@ class FakeEngine:
             return Observation(Outcome.REFUSED, detail="HTTP 400: refused", status=400, timing=Timing(None, 0.0))
         local, external = self._serve(body.ids, probe.salt or "")
         return self._answer(probe, body.ids, local + external, self.drift if external else 0.0)
+
+    async def read_log(self) -> LogReading | None:
+        """It has none."""
+        return None
 
     async def drop_local(self) -> DropReply:
         """Drop the local cache, if the dial says so."""

@@ -20,6 +20,7 @@ from tests.domain import (
     recorded_evidence,
     recorded_gateway,
     recorded_groups,
+    recorded_logs,
     recorded_pairs,
     recorded_pools,
     recorded_rows,
@@ -43,6 +44,7 @@ def written() -> tuple[Case, ...]:
         *recorded_pairs.CASES,
         *recorded_groups.CASES,
         *recorded_gateway.CASES,
+        *recorded_logs.CASES,
         *recorded_pools.CASES,
         *recorded_runs.CASES,
     )

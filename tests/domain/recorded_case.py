@@ -11,11 +11,13 @@ from kvgate.domain.history import (
     Entry,
     GroupStarted,
     HookRan,
+    LogRead,
     Moment,
     ProbeAnswered,
     ProbeSent,
 )
 from kvgate.domain.judge import judge
+from kvgate.domain.log import LogLine
 from kvgate.domain.observation import Observation
 from kvgate.domain.plan import ArmStep, GroupPlan, Plan
 from kvgate.domain.policy import Policy
@@ -105,6 +107,7 @@ class Try:
     drop: DropOutcome | None = None
     hooks: tuple[tuple[str, int | None, str], ...] = ()
     unread: str = ""
+    log: tuple[LogLine, ...] | None = None
 
 
 Tries = Mapping[Arm, Sequence[Try]]
@@ -140,6 +143,8 @@ def _attempt(group: GroupPlan, step: ArmStep, number: int, each: Try) -> list[En
             ProbeAnswered(0.0, name, each.said),
             CountersRead(0.0, *place, Moment.AFTER, None if each.unread else after, each.unread),
         ]
+    if each.log is not None:
+        found.append(LogRead(0.0, *place, each.log))
     return found
 
 

@@ -32,6 +32,7 @@ ALLOWED = {
         "json",
         "math",
         "numpy",
+        "pathlib",
         "re",
         "time",
         "typing",

@@ -15,6 +15,8 @@ ROUTES: dict[str, tuple[str | None, str]] = {
     "two_leg": (None, PREFILL),
     "wire": (None, WIRE),
     "proxy": (PROXY, PREFILL),
+    # Here what kvgate sends past the gateway goes wrong as well: the transfer is at fault, not the gateway.
+    "proxy_and_wire": (PROXY, WIRE),
     "router": (ROUTER, PREFILL),
 }
 
@@ -53,6 +55,13 @@ def proves_transfer(gated: Gated) -> None:
     arms = [arm for group in gated.ruling["groups"] for arm in group["arms"]]
     assert arms
     assert all(arm["proven"] for arm in arms), arms
+
+
+def transferred(gated: Gated) -> list[dict[str, Any]]:
+    """The pairs of a transferred answer and prefill's own: with a gateway, those of the legs sent past it."""
+    pairs = gated.pairs("local", "prefill_direct") + gated.pairs("two_leg", "prefill_direct")
+    assert pairs
+    return pairs
 
 
 def blamed(gated: Gated) -> set[str]:

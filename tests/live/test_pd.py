@@ -3,7 +3,7 @@
 import pytest
 
 from tests.live.lab import Lab
-from tests.live.pd import blamed, config_of, endpoints, fault, proves_transfer
+from tests.live.pd import blamed, config_of, endpoints, fault, proves_transfer, transferred
 
 STACK = "pd"
 pytestmark = pytest.mark.live
@@ -21,14 +21,14 @@ def test_a_healthy_transfer_passes_and_is_bit_equal_to_prefill_alone(lab: Lab, r
     arms = {arm["arm"]: arm for arm in gated.ruling["groups"][0]["arms"]}
     assert arms["cold"]["endpoint"] == ("decode" if route == "two_leg" else "gateway")
     assert arms["prefill_direct"]["endpoint"] == "prefill"
-    assert all(pair["exact"] and pair["max_drift"] == 0.0 for pair in gated.pairs("local", "prefill_direct"))
+    assert all(pair["exact"] and pair["max_drift"] == 0.0 for pair in transferred(gated))
 
 
 @pytest.mark.parametrize(("kind", "route"), [
     ("reversed", "wire"),
-    ("reversed", "proxy"),
+    ("reversed", "proxy_and_wire"),
     ("foreign_blocks", "wire"),
-    ("foreign_blocks", "proxy"),
+    ("foreign_blocks", "proxy_and_wire"),
     ("stale", "wire"),
 ])  # fmt: skip
 def test_a_wrong_transfer_fails_and_the_transfer_is_named(lab: Lab, kind: str, route: str) -> None:
@@ -38,7 +38,17 @@ def test_a_wrong_transfer_fails_and_the_transfer_is_named(lab: Lab, kind: str, r
     assert blamed(gated) == {"transfer"}
     # Nothing but the answers shows it: the counters on decode are those of a good transfer.
     proves_transfer(gated)
-    assert [False] == [pair["ids_equal"] for pair in gated.pairs("local", "prefill_direct")]
+    assert [False] == [pair["ids_equal"] for pair in transferred(gated)]
+
+
+@pytest.mark.parametrize("kind", ["reversed", "swap_inner"])
+def test_what_goes_wrong_only_through_the_gateway_is_laid_at_its_door(lab: Lab, kind: str) -> None:
+    # The same prompt sent past it, in two legs of kvgate's own, is right.
+    with fault(kind):
+        gated = lab.gate(config_of(lab, "vllm-pd", "proxy", gate=ONE_GROUP))
+    assert gated.code == 1
+    assert blamed(gated) == {"gateway"}
+    assert all(pair["exact"] and pair["max_drift"] == 0.0 for pair in transferred(gated))
 
 
 def test_a_foreign_last_block_fails(lab: Lab) -> None:
@@ -55,7 +65,7 @@ def test_two_swapped_blocks_show_in_drift_alone(lab: Lab) -> None:
     assert gated.code == 1
     assert blamed(gated) == {"transfer"}
     assert gated.reasons == ["DRIFT"]
-    assert [True] == [pair["ids_equal"] for pair in gated.pairs("local", "prefill_direct")]
+    assert [True] == [pair["ids_equal"] for pair in transferred(gated)]
 
 
 def test_a_decoder_that_computes_all_again_proves_nothing_though_its_answers_are_right(lab: Lab) -> None:
@@ -80,7 +90,7 @@ def test_an_error_hidden_behind_an_empty_answer_is_said_to_be_one(lab: Lab) -> N
     with fault("wrong_engine", swallow=True):
         gated = lab.gate(config_of(lab, "vllm-pd", "proxy", gate=ONE_GROUP))
     assert gated.code == 3
-    assert gated.reasons[0] == "OBSERVATION_MISSING"
+    assert gated.reasons[0] == "EMPTY"
 
 
 def test_the_transfer_never_stands_for_a_pool(lab: Lab) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.live.lab import Lab, hooks, proves_external
-from tests.live.pd import blamed, config_of, fault, proves_transfer
+from tests.live.pd import blamed, config_of, fault, proves_transfer, transferred
 
 STACK = "pd-pool"
 pytestmark = pytest.mark.live
@@ -17,8 +17,7 @@ def test_a_healthy_deployment_passes_with_proof_on_prefill_and_on_decode(lab: La
     assert gated.code == 0
     proves_external(gated)
     proves_transfer(gated)
-    for subject, baseline in (("external", "local"), ("local", "prefill_direct")):
-        pairs = gated.pairs(subject, baseline)
+    for pairs in (gated.pairs("external", "local"), transferred(gated)):
         assert pairs
         assert all(pair["exact"] and pair["max_drift"] == 0.0 for pair in pairs)
 
@@ -40,6 +39,6 @@ def test_an_emptied_pool_is_a_miss_though_decode_shows_external_tokens(lab: Lab)
 
 def test_a_wrong_transfer_is_told_from_a_wrong_pool(lab: Lab) -> None:
     with fault("reversed"):
-        gated = lab.gate(config_of(lab, "vllm-pd-pool", "proxy", gate=ONE_GROUP))
+        gated = lab.gate(config_of(lab, "vllm-pd-pool", "proxy_and_wire", gate=ONE_GROUP))
     assert gated.code == 1
     assert blamed(gated) == {"transfer"}

@@ -217,7 +217,7 @@ def test_a_path_that_never_ran_gives_right_answers(fault: str) -> None:
     assert ask(engine(), IDS).rows == answers.cold.rows == answers.local.rows == answers.external.rows
     assert PATHS[fault] == (node.deeds[-1].external, node.ranks[0].counters.external_hits)
     assert (HIT if fault == "reset_lies" else 0) == node.deeds[-1].local
-    failed = [line for line in node.log if line.startswith("Failed to get")]
+    failed = [line for line in node.log.lines if line.startswith("Failed to get")]
     assert (1 if fault in ("silent_recompute", "evicted") else 0) == len(failed)
 
 

@@ -184,7 +184,7 @@ def test_counters_tell_the_deeds() -> None:
     assert ("2", "256", "256") == tuple(
         info[name] for name in ("block_size", "cache_hit_alignment_tokens", "prefix_cache_retention_interval")
     )
-    expected_lines = ["Reqid: sim, Total tokens 1100, kvpool hit tokens: 1024, need to load: 1024"]
+    expected_lines = ["Reqid: cmpl-sim-0, Total tokens 1100, kvpool hit tokens: 1024, need to load: 1024"]
     assert expected_lines == [line for line in log if line.startswith("Reqid")]
 
 

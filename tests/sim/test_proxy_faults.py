@@ -305,7 +305,7 @@ def test_a_pool_that_is_wrong_spoils_what_prefill_loads_and_no_transfer(fault: s
     assert [531] * 3 == [deed.transferred for deed in deeds(deployment, "decode")]
     assert {0} == {deed.spoilt for deed in deeds(deployment, "decode")}
     if fault == "pd_swallowed_failure":
-        assert any("KV load failed for hybrid request" in line for line in deployment.nodes["prefill"].log)
+        assert any("KV load failed for hybrid request" in line for line in deployment.nodes["prefill"].log.lines)
 
 
 @pytest.mark.parametrize(("fault", "tries"), [

@@ -132,7 +132,7 @@ def demo(
 def selftest(
     faults: Annotated[list[str] | None, typer.Argument(metavar="[FAULT]...", help="Only these faults.")] = None,
     output: ListOption = ListFormat.TABLE,
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; two more than cores by default.")] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; by default cores + 2.")] = None,
 ) -> ExitCode:
     """Hold the gate against every fault of the embedded deployment; exit 1 if a verdict is not the required one."""
     from kvgate.cli.selftest import selftest as run_selftest

@@ -19,6 +19,8 @@ def rules_of(config: Config, policy: PolicyName | None) -> tuple[Policy, Limits,
         accept_text_only=said.accept_text_only,
         accept_unproven_alignment=said.accept_unproven_alignment,
         alpha=said.alpha,
+        required_sources=tuple(said.required_sources),
+        first_token_ratio=said.first_token_ratio,
     )
     limits = Limits(
         settle_s=config.limits.settle_s,

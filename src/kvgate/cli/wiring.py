@@ -6,6 +6,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -26,6 +27,7 @@ from kvgate.engines.dialects import DIALECTS, Dialect
 from kvgate.engines.discovery import EndpointDiscovery, ServerFacts
 from kvgate.engines.engine import HttpEngine, RequestSettings, make_client
 from kvgate.engines.gateway import GatewayEngine
+from kvgate.engines.logs import LogFile
 from kvgate.engines.wire import Timeouts
 from kvgate.errors import ConfigError, KvgateError
 from kvgate.ports import Engine
@@ -147,7 +149,8 @@ async def connect(config: Config, run_id: str) -> AsyncIterator[Connection]:
     try:
         for endpoint in deployment.endpoints:
             client = make_client(endpoint.url, bearer, timing.connect_s)
-            engine = HttpEngine(endpoint.name, client, dialect, settings)
+            log = next(each.log for each in config.deployment.endpoints if each.name == endpoint.name)
+            engine = HttpEngine(endpoint.name, client, dialect, settings, _log_file(endpoint.name, log))
             links.append(Link(endpoint, client, engine, EndpointDiscovery(endpoint, client, engine, dialect)))
         yield Connection(config, deployment, dialect, tuple(links))
     except KvgateError as error:
@@ -155,6 +158,21 @@ async def connect(config: Config, run_id: str) -> AsyncIterator[Connection]:
     finally:
         for link in links:
             await link.client.aclose()
+
+
+def _log_file(endpoint: str, given: str | None) -> LogFile | None:
+    """The engine's log. Raises ConfigError if it cannot be read."""
+    if given is None:
+        return None
+    log = LogFile(Path(given))
+    log.skip()
+    reading = log.read()
+    if reading.lines is None:
+        raise ConfigError(
+            f"deployment.endpoints: the log of {endpoint} cannot be read ({reading.detail}); give a file on this "
+            "machine that the engine's log is written to"
+        )
+    return log
 
 
 def _bearer(config: Config) -> str | None:

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from kvgate.domain.deployment import Role
 from kvgate.domain.plan import Forcing
-from kvgate.domain.policy import Grade, PolicyName
+from kvgate.domain.policy import Grade, PolicyName, Source
 from kvgate.domain.probe import TO_CHOOSE_FROM, Arm
 
 
@@ -66,6 +66,9 @@ class EndpointConfig(_Section):
 
     name: Name = Field(description="short name used in plans and reports, for instance 'a'")
     role: Role = Field(Role.COMBINED, description="what the endpoint is: combined, prefill, decode, gateway, ...")
+    log: Annotated[str, Field(min_length=1), AfterValidator(_no_null)] | None = Field(
+        None, description="file on this machine that the engine's log is written to, read beside every request"
+    )
     url: Url = Field(description="base URL without a path like /v1, for instance http://127.0.0.1:8000")
 
 
@@ -224,6 +227,15 @@ class PolicyConfig(_Section):
     )
     alpha: Annotated[Real, Field(gt=0.0, lt=0.5)] = Field(
         0.01, description="error probability of the run-level excess test, for instance 0.01"
+    )
+
+    required_sources: list[Source] = Field(
+        [],
+        description="sources beside the counters that must confirm every hit from outside, out of reply, log and "
+        "first_token; the others can only contradict",
+    )
+    first_token_ratio: Annotated[Real, Field(gt=0.0, le=1.0)] = Field(
+        0.9, description="largest share of the cold time to the first token that confirms a hit, above 0 to 1"
     )
 
     @model_validator(mode="after")

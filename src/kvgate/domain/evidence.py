@@ -1,10 +1,11 @@
 """Which path served a probe: what did happen, by whose word, and what contradicts it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvgate.domain.counters import Counter, CounterDelta, Counters, difference
+from kvgate.domain.log import LogLine, read_lines
 from kvgate.domain.observation import Observation
-from kvgate.domain.policy import Grade, Policy
+from kvgate.domain.policy import Grade, Policy, Source
 from kvgate.domain.probe import Path
 from kvgate.domain.reasons import Problem, Reason
 
@@ -15,8 +16,8 @@ class Evidence:
 
     ``transferred``, ``decode_local`` and ``decode_computed`` are prompt tokens a decode engine got by transfer, from
     its own cache, and computed itself, None where there is none. ``external_asked`` is how many tokens the engine
-    looked up in an external store. ``rank`` is the data-parallel engine that served it. ``sources`` names the counters
-    used.
+    looked up in an external store, ``logged`` how many its log says were loaded. ``rank`` is the data-parallel engine
+    that served it. ``sources`` names what was read.
     """
 
     computed: int | None = None
@@ -27,6 +28,7 @@ class Evidence:
     transferred: int | None = None
     decode_local: int | None = None
     decode_computed: int | None = None
+    logged: int | None = None
     grade: Grade | None = None
     rank: str | None = None
     sources: tuple[str, ...] = ()
@@ -93,6 +95,36 @@ def read_evidence(
         sources=sources,
         problems=problems,
     )
+
+
+def with_log(evidence: Evidence, lines: tuple[LogLine, ...] | None, request_id: str) -> Evidence:
+    """The same evidence with what the engine's log says of the request; None is a log that was not read."""
+    if lines is None:
+        return evidence
+    said = read_lines(lines, request_id, evidence.external)
+    sources = (*evidence.sources, "log lines") if said.loads is not None else evidence.sources
+    return replace(evidence, logged=said.loads, sources=sources, problems=(*evidence.problems, *said.problems))
+
+
+def unconfirmed(
+    policy: Policy, evidence: Evidence, observation: Observation | None, wanted: int, log_detail: str = ""
+) -> Problem | None:
+    """Which required source does not confirm a hit of ``wanted`` tokens from outside, or None if all do.
+
+    Of two legs the first one's reply counts: a decode engine's cached tokens are the transfer. The time to the first
+    token needs the cold run and is not looked at here.
+    """
+    if Source.LOG in policy.required_sources and not evidence.logged:
+        why = log_detail or "no line of the log tells of this load"
+        return Problem(Reason.EVIDENCE_MISSING, f"policy.required_sources: {why}")
+    if Source.REPLY in policy.required_sources and observation is not None:
+        usage = observation.legs[0].usage if observation.legs else observation.usage
+        cached = usage.cached_tokens if usage is not None else None
+        if cached is None or cached < policy.exercised_share * wanted:
+            said = "nothing" if cached is None else str(cached)
+            detail = f"policy.required_sources: the reply tells of {said} cached tokens, not of {wanted}"
+            return Problem(Reason.EVIDENCE_MISSING, detail)
+    return None
 
 
 _Split = tuple[int, int, int, Grade, tuple[str, ...]]

@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Literal
 
 from kvgate.domain.counters import Counters
+from kvgate.domain.log import LogLine
 from kvgate.domain.observation import Observation
 from kvgate.domain.plan import GroupPlan
 from kvgate.domain.probe import Arm, Probe
@@ -83,6 +84,20 @@ class CountersRead:
 
 
 @dataclass(frozen=True, slots=True)
+class LogRead:
+    """Known lines that an endpoint's log got while a probe ran; ``lines`` is None where it could not be read."""
+
+    at: float
+    endpoint: str
+    group: str
+    arm: Arm
+    attempt: int
+    lines: tuple[LogLine, ...] | None
+    detail: str = ""
+    kind: Literal["log_read"] = "log_read"
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeSent:
     """A probe is about to be sent. One that is never answered was cut off by the end of the run."""
 
@@ -133,6 +148,7 @@ Entry = (
     | CacheDropped
     | HookRan
     | CountersRead
+    | LogRead
     | ProbeSent
     | ProbeAnswered
     | Waited

@@ -15,7 +15,7 @@ from kvgate.domain.noise import (
     controls_of,
     envelope_for,
 )
-from kvgate.domain.observation import Observation, Outcome
+from kvgate.domain.observation import EMPTY_BODY, Observation, Outcome
 from kvgate.domain.plan import PairKind, PairPlan, Plan, warmup_name
 from kvgate.domain.probe import Arm, Part
 from kvgate.domain.prompt import NONCE_DIGITS, nonce_of
@@ -200,7 +200,8 @@ def _broken_off(group: GroupView) -> Problem | None:
         observation = standing.observation
         if observation is not None and not observation.ok:
             refused = observation.outcome is Outcome.REFUSED
-            reason = Reason.PROBE_REFUSED if refused else Reason.OBSERVATION_MISSING
+            why = Reason.EMPTY if EMPTY_BODY in observation.marks else Reason.PROBE_REFUSED
+            reason = why if refused else Reason.OBSERVATION_MISSING
             return Problem(reason, f"{standing.arm.value}: {observation.detail}")
         if standing.unproven is not None and standing.unproven.reason is Reason.NOT_COLD:
             return standing.unproven

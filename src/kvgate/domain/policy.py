@@ -18,9 +18,25 @@ class Grade(str, Enum):
     ARRIVED = "arrived"
 
 
+class Source(str, Enum):
+    """What can confirm, beside the engine's counters, that a hit came by its path.
+
+    REPLY: the cached tokens in the reply. LOG: lines of the engine's log. FIRST_TOKEN: the time to the first token,
+    against the cold run's.
+    """
+
+    REPLY = "reply"
+    LOG = "log"
+    FIRST_TOKEN = "first_token"
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Bounds in nats (differences of natural-logarithm probabilities) unless the name says otherwise."""
+    """Bounds in nats (differences of natural-logarithm probabilities) unless the name says otherwise.
+
+    ``required_sources`` must confirm every hit from outside; all others may contradict. ``first_token_ratio`` is the
+    largest share of the cold run's time to the first token that confirms one.
+    """
 
     name: PolicyName = PolicyName.CALIBRATED
     evidence: Grade = Grade.ARRIVED
@@ -33,3 +49,5 @@ class Policy:
     accept_unproven_alignment: bool = False
     alpha: float = 0.01
     min_output_tokens: int = 8
+    required_sources: tuple[Source, ...] = ()
+    first_token_ratio: float = 0.9

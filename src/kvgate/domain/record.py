@@ -11,12 +11,14 @@ from kvgate.domain.history import (
     Entry,
     GroupStarted,
     HookRan,
+    LogRead,
     Moment,
     ProbeAnswered,
     ProbeSent,
     RunCompleted,
     RunStopped,
 )
+from kvgate.domain.log import LogLine
 from kvgate.domain.observation import Observation
 from kvgate.domain.plan import GroupPlan
 from kvgate.domain.probe import Arm, Probe
@@ -32,6 +34,8 @@ class Attempt:
     after: Counters | None = None
     observation: Observation | None = None
     counters_detail: str = ""
+    log: tuple[LogLine, ...] | None = None
+    log_detail: str = ""
     drop: DropOutcome | None = None
     drop_detail: str = ""
     hooks: list[HookRan] = field(default_factory=list)
@@ -88,13 +92,8 @@ class RunRecord:
             probe = self._probes.get(entry.probe_id)
             if probe is not None:
                 self._fill(probe.group, probe.arm, probe.attempt, observation=entry.observation)
-        elif isinstance(entry, CountersRead):
-            where = "before" if entry.moment is Moment.BEFORE else "after"
-            self._fill(entry.group, entry.arm, entry.attempt, **{where: entry.counters})
-            if entry.counters is None:
-                self._fill(entry.group, entry.arm, entry.attempt, counters_detail=entry.detail)
-        elif isinstance(entry, CacheDropped):
-            self._fill(entry.group, entry.arm, entry.attempt, drop=entry.outcome, drop_detail=entry.detail)
+        elif isinstance(entry, CountersRead | LogRead | CacheDropped):
+            self._fill(entry.group, entry.arm, entry.attempt, **_beside(entry))
         elif isinstance(entry, HookRan):
             group = self.groups.get(entry.group)
             if group is not None:
@@ -119,3 +118,13 @@ class RunRecord:
         attempt.weighed = None
         for name, value in values.items():
             setattr(attempt, name, value)
+
+
+def _beside(entry: CountersRead | LogRead | CacheDropped) -> dict[str, object]:
+    """What was read or done beside a probe, by the names of an attempt."""
+    if isinstance(entry, LogRead):
+        return {"log": entry.lines, "log_detail": entry.detail}
+    if isinstance(entry, CacheDropped):
+        return {"drop": entry.outcome, "drop_detail": entry.detail}
+    found: dict[str, object] = {"before" if entry.moment is Moment.BEFORE else "after": entry.counters}
+    return found if entry.counters is not None else {**found, "counters_detail": entry.detail}

@@ -106,7 +106,7 @@ def refused(view: PairView) -> Decision | None:
     """Row 3: the subject is refused with a definite error while the baseline is OK."""
     if _ok(view.baseline) is None and view.baseline is not None and view.baseline.observation is not None:
         detail = f"{view.plan.baseline.value}: {view.baseline.observation.detail}"
-        return _inconclusive(Problem(Reason.PROBE_REFUSED, detail))
+        return _inconclusive(Problem(Reason.EMPTY if view.baseline.empty else Reason.PROBE_REFUSED, detail))
     subject = view.subject
     if subject is None or subject.observation is None or not subject.refusals:
         return None

@@ -3,10 +3,20 @@
 from dataclasses import dataclass, replace
 
 from kvgate.domain.deployment import Role
-from kvgate.domain.evidence import VOIDING, WEAKENING, Evidence, exercised_problem, read_evidence, transfer_problem
+from kvgate.domain.evidence import (
+    VOIDING,
+    WEAKENING,
+    Evidence,
+    exercised_problem,
+    read_evidence,
+    transfer_problem,
+    unconfirmed,
+    with_log,
+)
 from kvgate.domain.history import DropOutcome
 from kvgate.domain.observation import EMPTY_BODY, Observation, Outcome
 from kvgate.domain.plan import ArmStep, GroupPlan, Plan, Route, length_of
+from kvgate.domain.policy import Source
 from kvgate.domain.probe import LOCAL_BASELINES, Arm, Part, Path
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import Attempt, GroupRecord
@@ -69,6 +79,14 @@ def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number
         # Whatever else it serves and however it counts: a prompt with a nonce of its own is new to it.
         evidence = replace(evidence, problems=())
     unproven = _unproven(plan, group, step, attempt, evidence)
+    # What the log says forbids a PASS, and does not excuse a wrong answer: a failed load may be what made it wrong.
+    evidence = with_log(evidence, attempt.log, attempt.probe.id if attempt.probe is not None else "")
+    if unproven is None and step.path in (Path.EXTERNAL, Path.MIXED):
+        unproven = unconfirmed(
+            plan.policy, evidence, attempt.observation, sum(group.expected(step)), attempt.log_detail
+        )
+    if unproven is not None and unproven.reason is Reason.EXTERNAL_MISS:
+        unproven = evidence.first(Reason.LOAD_FAILED) or unproven
     weak = [problem for problem in evidence.problems if problem.reason in WEAKENING]
     observation, void = attempt.observation, _void(step, attempt, evidence)
     if observation is not None and observation.prompt_echoed is False:
@@ -171,6 +189,8 @@ def standing_of(plan: Plan, record: GroupRecord, arm: Arm) -> Standing | None:
         weighed = _after_losses(weighed)
     if arm in LOCAL_BASELINES:
         weighed = _before_contamination(plan, record, weighed)
+    if step.path in (Path.EXTERNAL, Path.MIXED) and step.part is Part.WHOLE:
+        weighed = [_timed(plan, record, each) for each in weighed]
     chosen = next((standing for standing in weighed if standing.proven), weighed[-1])
     refused = [
         each.observation
@@ -186,6 +206,34 @@ def standing_of(plan: Plan, record: GroupRecord, arm: Arm) -> Standing | None:
         refused_with=refused[-1].detail,
         empty=EMPTY_BODY in refused[-1].marks,
     )
+
+
+# A hit that is said to have been a miss, and yet took less than this share of the cold run's time, is worth a word.
+_QUICK = 0.5
+
+
+def _timed(plan: Plan, record: GroupRecord, standing: Standing) -> Standing:
+    """The same standing, held against the cold run's time to the first token: it corroborates, and proves nothing."""
+    cold = next((each.observation for each in record.of(Arm.COLD) if each.ok), None)
+    slow, quick = _first_token(cold), _first_token(standing.observation)
+    ratio = quick / slow if slow and quick is not None else None
+    found, policy = standing.unproven, plan.policy
+    if found is None and Source.FIRST_TOKEN in policy.required_sources:
+        if ratio is None or ratio > policy.first_token_ratio:
+            took = "is not known" if ratio is None else f"took {ratio:.2f} of the cold run's time"
+            detail = f"policy.required_sources: the first token {took}, more than {policy.first_token_ratio:g}"
+            return replace(standing, unproven=Problem(Reason.EVIDENCE_MISSING, detail))
+    elif found is not None and found.reason in _MISSES and ratio is not None and ratio < _QUICK:
+        detail = f"{found.detail}; yet the first token took {ratio:.2f} of the cold run's time"
+        return replace(standing, unproven=Problem(found.reason, detail))
+    return standing
+
+
+_MISSES = (Reason.EXTERNAL_MISS, Reason.PATH_NOT_EXERCISED, Reason.SENSOR_CONFLICT)
+
+
+def _first_token(observation: Observation | None) -> float | None:
+    return observation.timing.first_token_s if observation is not None and observation.timing is not None else None
 
 
 def _after_losses(weighed: list[Standing]) -> list[Standing]:

@@ -12,6 +12,7 @@ from kvgate.domain.observation import Observation
 from kvgate.domain.probe import Probe
 from kvgate.domain.prompt import Ids
 from kvgate.engines.dialects import Dialect
+from kvgate.engines.logs import LogFile
 from kvgate.engines.metrics import CounterReader, UnreadablePageError
 from kvgate.engines.wire import (
     ANY_HTTPX,
@@ -24,7 +25,7 @@ from kvgate.engines.wire import (
     request_body,
 )
 from kvgate.engines.words import clip, parse_json
-from kvgate.ports import Body, CounterReading, DropReply
+from kvgate.ports import Body, CounterReading, DropReply, LogReading
 
 SIDE_CALL_S = 30.0
 
@@ -63,11 +64,19 @@ def make_client(url: str, bearer: str | None, connect_s: float) -> httpx.AsyncCl
 class HttpEngine:
     """Sends probes to one endpoint and reads its counters."""
 
-    def __init__(self, name: str, client: httpx.AsyncClient, dialect: Dialect, settings: RequestSettings) -> None:
+    def __init__(
+        self,
+        name: str,
+        client: httpx.AsyncClient,
+        dialect: Dialect,
+        settings: RequestSettings,
+        log: LogFile | None = None,
+    ) -> None:
         self._name = name
         self._client = client
         self._dialect = dialect
         self._settings = settings
+        self._log = log
         self._wire = Wire(client, dialect.completions_path, settings.timeouts, settings.hide)
         self._id_fields = dialect.id_fields
         self._reader = CounterReader(dialect)
@@ -107,6 +116,7 @@ class HttpEngine:
         """Send one leg of a probe: with transfer parameters (JSON), and, to prefill, for one token in one piece."""
         if not isinstance(body, EncodedPrompt):
             raise TypeError("the body was not encoded by this engine")
+        self.skip_log()
         settings = self._settings
         stream, count = settings.stream and not prefill_only, 1 if prefill_only else probe.max_tokens
         fields: dict[str, object] = {
@@ -156,6 +166,19 @@ class HttpEngine:
             return CounterReading(self._reader.read(response.content.decode("utf-8", "replace")))
         except UnreadablePageError as error:
             return CounterReading(None, str(error))
+
+    def skip_log(self) -> None:
+        """Leave out of the next reading what the log holds so far."""
+        if self._log is not None:
+            self._log.skip()
+
+    async def read_log(self) -> LogReading | None:
+        """Known lines of the log since the last probe; None if the configuration names no log."""
+        if self._log is None:
+            return None
+        reading = self._log.read()
+        lines = tuple(replace(line, text=self._settings.hide(line.text)) for line in reading.lines or ())
+        return replace(reading, lines=lines) if reading.lines else reading
 
     async def _aside(self, request: httpx.Request) -> httpx.Response:
         """Send a small request; the whole exchange has its time, not just each read."""

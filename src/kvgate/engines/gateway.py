@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from kvgate.domain.counters import Counter, Counters, Reading
 from kvgate.domain.history import DropOutcome
+from kvgate.domain.log import LogLine, LogWord
 from kvgate.domain.observation import Leg, Observation, Timing
 from kvgate.domain.probe import Probe
 from kvgate.domain.prompt import Ids
 from kvgate.engines.engine import HttpEngine
-from kvgate.ports import Body, CounterReading, DropReply
+from kvgate.ports import Body, CounterReading, DropReply, LogReading
 
 # What a decode engine counts, under names of its own: only the prefill side's counters say anything of the pool.
 _ON_DECODE = {
@@ -61,6 +62,8 @@ class GatewayEngine:
 
     async def complete(self, probe: Probe, body: Body) -> Observation:
         """Send one probe through the gateway, or in two legs."""
+        for engine in (*self._prefill, *self._decode):
+            engine.skip_log()
         if self._through is not None:
             return await self._through.complete(probe, body)
         first = await self._prefill[0].leg(probe, body, REMOTE_DECODE, prefill_only=True)
@@ -98,6 +101,21 @@ class GatewayEngine:
                 readings += _named(engine.name, reading.counters, decoding)
                 started += [reading.counters.started] if reading.counters.started is not None else []
         return CounterReading(Counters(tuple(readings), max(started, default=None)))
+
+    async def read_log(self) -> LogReading | None:
+        """What the prefill engines' logs say, and failures in those of decode; None if none of them can be read."""
+        lines: list[LogLine] = []
+        found = False
+        for engine in (*self._prefill, *self._decode):
+            reading = await engine.read_log()
+            if reading is None:
+                continue
+            if reading.lines is None:
+                return LogReading(None, f"{engine.name}: {reading.detail}")
+            found = True
+            # What decode looks up and loads is the transfer, not the pool.
+            lines += [each for each in reading.lines if engine in self._prefill or each.word is LogWord.LOAD_FAILED]
+        return LogReading(tuple(lines)) if found else None
 
     async def alive(self) -> bool:
         """Whether the gateway and every engine behind it answer at all."""

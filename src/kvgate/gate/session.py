@@ -12,6 +12,7 @@ from kvgate.domain.history import (
     Entry,
     GroupStarted,
     HookRan,
+    LogRead,
     Moment,
     ProbeAnswered,
     ProbeSent,
@@ -22,6 +23,7 @@ from kvgate.domain.history import (
 from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import ArmStep, Forcing, GroupPlan, Plan, length_of, warmup_name
 from kvgate.domain.planning import PromptSource, replacement_group
+from kvgate.domain.policy import Source
 from kvgate.domain.probe import Arm, Part, Path, Probe, probe_id
 from kvgate.domain.progress import GroupOutcome, Send, hopeless, is_void, next_send, outcome_of
 from kvgate.domain.prompt import digest
@@ -192,6 +194,7 @@ class Session:
         # A refused prompt is never counted: there is nothing to wait for.
         expected = 0 if refused else body.length
         after = await self._read(engine, group, send, Moment.AFTER, before, expected)
+        await self._read_log(engine, group, send)
         self._computed += self._cost(before, after, body.length)
         await self._hook("after_arm", self._settings.after_arm, group, send)
 
@@ -231,6 +234,17 @@ class Session:
             CountersRead(self._now(), engine.name, group.id, arm, attempt, moment, reading.counters, reading.detail)
         )
         return reading.counters
+
+    async def _read_log(self, engine: Engine, group: GroupPlan, send: Send) -> None:
+        """Read what the engine's log got meanwhile, if there is one; where the log must confirm a hit, wait for it."""
+        awaited = Source.LOG in self._plan.policy.required_sources and send.step.path is not Path.COLD
+        deadline = self._clock.now() + (self._settings.evidence_s if awaited else 0.0)
+        while (reading := await engine.read_log()) is not None:
+            if reading.lines or self._clock.now() >= deadline:
+                arm, attempt = send.step.arm, send.attempt
+                self._note(LogRead(self._now(), engine.name, group.id, arm, attempt, reading.lines, reading.detail))
+                return
+            await self._clock.sleep(0.1)
 
     async def _forget(self, group: GroupPlan, send: Send, engine: Engine) -> None:
         """Make the engine forget what it has computed, in the plan's way; whether it did, its counters tell."""

@@ -10,6 +10,7 @@ from kvgate.sim.answers import ON_ANSWER, Reply, Spoiling, preempted
 from kvgate.sim.deeds import Counters, Deed
 from kvgate.sim.dials import QUIET, Circumstances, Dials, Noise
 from kvgate.sim.garbling import ON_TRANSFER
+from kvgate.sim.journal import opened
 from kvgate.sim.kv import (
     Arrays,
     Place,
@@ -63,6 +64,7 @@ class Request:
     incoming: Sequence | None = None
     temperature: float = 0.0
     seed: int | None = None
+    id: str = "sim"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class Node:
         self.name = role.name
         self.ranks = [Rank(LocalCache(LOCAL_BYTES)) for _ in range(role.ranks)]
         self.deeds: list[Deed] = []
-        self.log: list[str] = []
+        self.log = opened(role.name, dials.log_folder, preset)
         self.prefix_caching = role.prefix_caching
         self._decodes = role.decodes
         self._received: list[tuple[Ids, Arrays]] = []
@@ -144,11 +146,6 @@ class Node:
         self._transfers = 0
         self._requests = 0
         self.handover = Handover(role.name, clock, fault)
-        groups = preset.groups()
-        self._say(
-            f"use_hybrid: {len(groups) > 1}, use_mamba: {preset.recurrent}, num_kv_cache_groups: {len(groups)}, "
-            f"hash_block_size: {preset.block}, lcm_block_size: {preset.granule}"
-        )
 
     # -- surface ----------------------------------------------------------------------------------------------
     def drop_local(self) -> bool:
@@ -281,13 +278,16 @@ class Node:
         """Objects from the pool as they arrive, or None if some are gone: then everything is computed again."""
         length = len(request.ids)
         places = [place for place in places_needed(self.preset, found.local, end) if place in wanted]
-        self._say(f"Reqid: sim, Total tokens {length}, kvpool hit tokens: {end}, need to load: {end - found.local}")
+        loads = 0 if self.dials.log_denies_loads else end - found.local
+        self.log.say(f"Reqid: {request.id}, Total tokens {length}, kvpool hit tokens: {end}, need to load: {loads}")
         got = store.get([wanted[place] for place in places])
         if self.fault in FORGETFUL or any(wanted[place] not in got for place in places):
-            self._say("Failed to get 1 keys out of 1. error_codes=[-704]")
+            self.log.say("Failed to get 1 keys out of 1. error_codes=[-704]")
             return None
         if self.fault in SWALLOWING:
-            self._say("KV load failed for hybrid request sim. Skip invalid-block fallback to avoid scheduler crash.")
+            self.log.say(
+                f"KV load failed for hybrid request {request.id}. Skip invalid-block fallback to avoid scheduler crash."
+            )
         loaded = {place: got[wanted[place]] for place in places}
         plant = ON_LOAD.get(self.fault)
         number, self._loads = self._loads, self._loads + 1
@@ -411,9 +411,6 @@ class Node:
         others = [ids for ids in self.memory.prompts if not np.array_equal(ids, mine)]
         self.memory.prompts = [*others[-1:], mine.copy()]
         return self.memory.words.text(others[-1].tolist()) if others else None
-
-    def _say(self, line: str) -> None:
-        self.log = [*self.log[-999:], line]
 
 
 def _differ(one: Arrays, other: Arrays) -> bool:

@@ -71,7 +71,7 @@ class Surface:
             "/v1/models": {"object": "list", "data": [self._model()]},
             "/server_info": {"vllm_config": vllm_config},
             "/deeds": {"deeds": [{name: getattr(deed, name) for name in deed.__slots__} for deed in node.deeds]},
-            "/log": {"lines": node.log},
+            "/log": {"lines": node.log.lines},
         }
         return as_json(pages[path]) if path in pages else unknown_path()
 
@@ -110,9 +110,8 @@ class Surface:
         try:
             await asyncio.sleep(node.dials.latency_s + node.dials.latency_per_1k_s * len(ids) / 1000)
             params = body.get("kv_transfer_params") or {}
-            incoming = await self._incoming(
-                params, f"{'chatcmpl-' if chat else 'cmpl-'}{name}{'' if chat else '-0'}", len(ids)
-            )
+            name = f"{'chatcmpl-' if chat else 'cmpl-'}{name}{'' if chat else '-0'}"
+            incoming = await self._incoming(params, name, len(ids))
             reply = node.complete(
                 Request(
                     ids=ids,
@@ -125,6 +124,7 @@ class Surface:
                     incoming=incoming,
                     temperature=float(body.get("temperature") or 0.0),
                     seed=body.get("seed"),
+                    id=name,
                 )
             )
             if not body.get("stream"):

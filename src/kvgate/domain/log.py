@@ -1,0 +1,69 @@
+"""What an engine's log says of a request: a source of evidence beside the counters, never instead of them."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from kvgate.domain.reasons import Problem, Reason
+
+
+class LogWord(str, Enum):
+    """What a known line tells."""
+
+    LOOKED_UP = "looked_up"
+    RETRIEVED = "retrieved"
+    LOAD_FAILED = "load_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One known line, clipped. ``request`` is the request it names, '' if it names none.
+
+    ``hit`` are the prompt tokens the store was said to hold, ``load`` those that were to be loaded, or that were.
+    """
+
+    word: LogWord
+    text: str
+    request: str = ""
+    hit: int | None = None
+    load: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """What the lines around one probe come to. ``loads`` is None where no line speaks of this request."""
+
+    loads: int | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+def read_lines(lines: tuple[LogLine, ...], request_id: str, external: int | None) -> Logged:
+    """What the lines written while a probe ran say of it, held against the external tokens the engine counts.
+
+    Engines say the same of one request many times over, so lines are told apart by request. Behind a proxy requests
+    have other names: then all lines count if they name one request only. Failures without a name always count.
+    """
+    mine = _of(lines, request_id)
+    failed = next((line for line in (*mine, *lines) if line.word is LogWord.LOAD_FAILED and _is_mine(line, mine)), None)
+    problems = [Problem(Reason.LOAD_FAILED, f"the log says: {failed.text}")] if failed is not None else []
+    told = [line.load for line in mine if line.word is not LogWord.LOAD_FAILED and line.load is not None]
+    if not told:
+        return Logged(None, tuple(problems))
+    # What was in fact retrieved, if the engine says so, else what it last meant to load.
+    loads = told[-1]
+    if external is not None and bool(loads) != bool(external):
+        said = next(line.text for line in reversed(mine) if line.load == loads)
+        detail = f"the counters show {external} external tokens, the log says: {said}"
+        problems.append(Problem(Reason.SENSOR_CONFLICT, detail))
+    return Logged(loads, tuple(problems))
+
+
+def _of(lines: tuple[LogLine, ...], request_id: str) -> list[LogLine]:
+    named = [line for line in lines if line.request and request_id in line.request]
+    if named:
+        return named
+    requests = {line.request for line in lines if line.request}
+    return [line for line in lines if line.request] if len(requests) == 1 else []
+
+
+def _is_mine(line: LogLine, mine: list[LogLine]) -> bool:
+    return not line.request or line in mine
