@@ -142,7 +142,9 @@ def config_for(fault: Fault, urls: dict[str, str], folder: Path) -> dict[str, ob
     """The configuration that gates a fault's deployment."""
     roles = {"gateway": "gateway", "prefill": "prefill", "decode": "decode"}
     endpoints = [
-        {"name": name, "role": roles.get(name, "combined"), "url": url} for name, url in urls.items() if name != "pool"
+        {"name": name, "role": roles.get(name.rstrip("23456789"), "combined"), "url": url}
+        for name, url in urls.items()
+        if name != "pool"
     ]
     return {
         "version": 1,

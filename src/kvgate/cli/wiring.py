@@ -17,8 +17,8 @@ from kvgate.config.schema import Config, GeometryConfig
 from kvgate.domain.deployment import Capabilities, Deployment, Endpoint, Role
 from kvgate.domain.geometry import Geometry, infer_granule
 from kvgate.domain.history import DropOutcome
-from kvgate.domain.parts import PlanError, PlanRequest
-from kvgate.domain.plan import Plan
+from kvgate.domain.parts import PlanError, PlanRequest, route_of
+from kvgate.domain.plan import Plan, Route
 from kvgate.domain.planning import PromptSource, make_plan
 from kvgate.domain.policy import PolicyName
 from kvgate.domain.probe import Arm, Probe
@@ -77,10 +77,12 @@ class Connection:
 
     def entries(self) -> tuple[Entry, ...]:
         """The endpoints that play every part of a group. Raises ConfigError if there is none."""
-        combined = self._with(Role.COMBINED)
+        combined, gateways = self._with(Role.COMBINED), self._with(Role.GATEWAY)
+        if combined and route_of(self.deployment) is Route.GATEWAY:
+            return (Entry(GatewayEngine(gateways[0].engine, (combined[0].engine,), ()), gateways[0], combined[0]),)
         if combined:
             return tuple(Entry(link.engine, link, link) for link in combined)
-        gateways, prefill, decode = (self._with(role) for role in (Role.GATEWAY, Role.PREFILL, Role.DECODE))
+        prefill, decode = self._with(Role.PREFILL), self._with(Role.DECODE)
         if not (prefill and decode):
             raise ConfigError(
                 "deployment.endpoints: none has the role combined; give the engine's own address that role, or, for "
@@ -95,14 +97,19 @@ class Connection:
     def engines(self) -> dict[str, Engine]:
         """Engines that are sent probes, by endpoint name."""
         alone = {link.endpoint.name: link.engine for role in _ALONE for link in self._with(role)}
-        past = {engine.name: engine for engine in (self.two_leg(),) if engine is not None}
+        past = {engine.name: engine for engine in (self.past_gateway(),) if engine is not None}
         return {**alone, **past, **{entry.name: entry.engine for entry in self.entries()}}
 
-    def two_leg(self) -> GatewayEngine | None:
-        """The way past the gateway: kvgate itself sends both legs. None where there is no gateway to pass."""
-        gateways, prefill, decode = (self._with(role) for role in (Role.GATEWAY, Role.PREFILL, Role.DECODE))
-        if self._with(Role.COMBINED) or not (gateways and prefill and decode):
+    def past_gateway(self) -> Engine | None:
+        """The way past the gateway: kvgate itself sends both legs, or asks the one engine there is.
+
+        None where there is no gateway to pass.
+        """
+        combined, prefill, decode = (self._with(role) for role in (Role.COMBINED, Role.PREFILL, Role.DECODE))
+        if route_of(self.deployment) is not Route.GATEWAY:
             return None
+        if combined or not (prefill and decode):
+            return combined[0].engine if combined else None
         return GatewayEngine(None, tuple(link.engine for link in prefill), tuple(link.engine for link in decode))
 
     def _with(self, role: Role) -> tuple[Link, ...]:
@@ -349,7 +356,7 @@ def _short_prompt(prompts: PromptSource) -> tuple[int, ...]:
 
 async def _passes_the_gateway(connection: Connection, prompts: PromptSource) -> tuple[bool, tuple[str, ...]]:
     """Whether kvgate's own two legs are answered, and if not, what was said."""
-    engine = connection.two_leg()
+    engine = connection.past_gateway()
     if engine is None:
         return True, ()
     ids = _short_prompt(prompts)

@@ -27,8 +27,8 @@ _FALL_BACK = {
         "the queue on the decode side.",
     ),
     PairKind.GATEWAY_VS_TWO_LEG: (
-        "The gateway is to blame: the same two legs sent past it answer rightly; compare what it forwards, field by "
-        "field, and mend or replace it before anything else.",
+        "The gateway is to blame: the same requests sent past it are answered rightly; compare what it forwards, field "
+        "by field, and mend or replace it before anything else.",
     ),
     PairKind.THIRD_VS_LOCAL: (
         "Restart the engine, or drop its local cache, before users are let on: what was loaded stays in it.",

@@ -66,7 +66,7 @@ _SPEAKS_AGAINST = {
     PairKind.COLD_VS_COLD_REPEAT: "cold path: two cold runs at {} differ",
     PairKind.TRANSFER_VS_DIRECT: "transfer: what {} answers after prefill handed its KV to decode differs from "
     "prefill alone",
-    PairKind.GATEWAY_VS_TWO_LEG: "gateway: what {} answers differs from the same two legs sent past it",
+    PairKind.GATEWAY_VS_TWO_LEG: "gateway: what {} answers differs from the same requests sent past it",
     PairKind.THIRD_VS_LOCAL: "external path: KV that {} loaded lives on in its own cache and differs from computed KV",
     PairKind.MIXED_VS_LOCAL: "mixed path: a local beginning with an external rest at {} differs from computed KV",
     PairKind.BRANCH_VS_LOCAL: "external path: a beginning loaded into {} under another tail differs from computed KV",

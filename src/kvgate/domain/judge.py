@@ -8,6 +8,7 @@ import numpy as np
 
 from kvgate.domain.advice import advice_for
 from kvgate.domain.attribution import laid_at_one_door, path_named, shows_a_fault
+from kvgate.domain.deployment import Role
 from kvgate.domain.divergence import Comparison
 from kvgate.domain.doubts import doubts
 from kvgate.domain.excess import excess, lost_codewords
@@ -74,7 +75,7 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
         timing=_timing(counted),
         computed_tokens=sum(_tokens(views, "computed")),
         sent_tokens=sum(map(_sent, views)),
-        notes=plan.notes + _notes(counted, proven),
+        notes=plan.notes + _notes(plan, counted, proven),
         advice=advice_for(chosen.verdict, chosen.reasons, groups),
     )
 
@@ -358,7 +359,23 @@ def _tokens(views: tuple[GroupView, ...], field: str) -> Iterable[int]:
     return (getattr(each.evidence, field) or 0 for each in standings if answer(each) is not None)
 
 
-def _notes(views: tuple[GroupView, ...], proven: bool) -> tuple[str, ...]:
+def _notes(plan: Plan, views: tuple[GroupView, ...], proven: bool) -> tuple[str, ...]:
+    found = _idle_engines(plan, views)
     if any(view.record.plan.aligned for view in views) and not proven:
-        return (f"{Reason.ALIGNMENT_UNPROVEN.value}: aligned lengths were chosen, but no group shows it",)
-    return ()
+        found += (f"{Reason.ALIGNMENT_UNPROVEN.value}: aligned lengths were chosen, but no group shows it",)
+    return found
+
+
+def _idle_engines(plan: Plan, views: tuple[GroupView, ...]) -> tuple[str, ...]:
+    """Prefill engines behind a gateway that served nothing: whatever the verdict is, it is not about them."""
+    engines = [endpoint.name for endpoint in plan.deployment.with_role(Role.PREFILL)]
+    served = [
+        standing.evidence.rank.split("/")[0]
+        for view in views
+        for standing in view.standings.values()
+        if standing.evidence.rank is not None
+    ]
+    if len(engines) < 2 or not any(name in served for name in engines):
+        return ()
+    idle = [name for name in engines if name not in served]
+    return tuple(f"{name} served none of the {len(served)} answers: this verdict is not about it" for name in idle)

@@ -82,7 +82,7 @@ def parts_of(
 ) -> tuple[Parts, Forcing]:
     """The parts of every group, and the way of forcing. Raises PlanError where the two do not go together."""
     combined = deployment.with_role(Role.COMBINED)
-    if not combined:
+    if route_of(deployment) is not Route.DIRECT:
         return _parts_behind(request, deployment, capabilities)
     first = combined[0].name
     forcing = choose_forcing(request, len(combined), can_drop(capabilities, first))
@@ -114,10 +114,11 @@ def parts_of(
 def _parts_behind(
     request: PlanRequest, deployment: Deployment, capabilities: tuple[Capabilities, ...]
 ) -> tuple[Parts, Forcing]:
-    """A prefill/decode deployment: every probe goes through both sides, and the prefill engines drop their caches."""
+    """What lies behind a gateway, or in two legs: probes go through all of it, and the engines drop their caches."""
     entries = deployment.with_role(Role.GATEWAY) or deployment.with_role(Role.DECODE)
     prefill, decode = deployment.with_role(Role.PREFILL), deployment.with_role(Role.DECODE)
-    if not (entries and prefill):
+    combined = deployment.with_role(Role.COMBINED)
+    if not (entries and (prefill or combined)):
         raise PlanError(
             "no endpoint has the role combined, and a prefill/decode deployment needs a prefill engine and a gateway "
             "or decode engine; give each endpoint its role"
@@ -130,13 +131,15 @@ def _parts_behind(
         )
     # Of several prefill engines behind a gateway nobody knows which one holds the prompt.
     alone = prefill[0].name if len(prefill) == 1 or route_of(deployment) is Route.TWO_LEG else None
-    past = alone is not None and request.two_leg and route_of(deployment) is Route.GATEWAY and bool(decode)
+    # The same requests past the gateway: in two legs, or to the one engine there is.
+    ends = combined or (decode if alone is not None else ())
+    past = request.two_leg and route_of(deployment) is Route.GATEWAY and bool(ends)
     return (
         Parts(
             entry,
             entry,
             prefill=alone,
-            two_leg=decode[0].name if past else None,
+            two_leg=ends[0].name if past else None,
             reference=_reference(request, deployment),
         ),
         forcing,
@@ -150,7 +153,9 @@ def _reference(request: PlanRequest, deployment: Deployment) -> str | None:
 
 def route_of(deployment: Deployment) -> Route:
     """How requests reach the engines of a deployment."""
-    if deployment.with_role(Role.COMBINED):
+    combined, gateways = deployment.with_role(Role.COMBINED), deployment.with_role(Role.GATEWAY)
+    # Which of several engines a gateway will choose is not known, so then each is asked by itself.
+    if combined and not (gateways and len(combined) == 1):
         return Route.DIRECT
     return Route.GATEWAY if deployment.with_role(Role.GATEWAY) else Route.TWO_LEG
 

@@ -119,7 +119,7 @@ def _unproven(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, evi
     if found is None and step.part is Part.CONTINUED and step.path is not Path.COLD:
         found = _not_decodes(group, step, evidence)
     # A prefill engine that is asked alone transfers nothing; every other answer was transferred.
-    if found is None and plan.route is not Route.DIRECT and not _alone(plan, step):
+    if found is None and _transfers(plan, step):
         found = transfer_problem(length_of(group, step), evidence, plan.policy)
     if found is None:
         return None
@@ -130,8 +130,11 @@ def _unproven(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, evi
     return found
 
 
-def _alone(plan: Plan, step: ArmStep) -> bool:
-    return plan.deployment.endpoint(step.endpoint).role in (Role.PREFILL, Role.REFERENCE)
+def _transfers(plan: Plan, step: ArmStep) -> bool:
+    """Whether an answer at this endpoint is given by a decode engine that got its KV from another."""
+    if plan.route is Route.DIRECT or not plan.deployment.with_role(Role.DECODE):
+        return False
+    return plan.deployment.endpoint(step.endpoint).role not in (Role.PREFILL, Role.REFERENCE)
 
 
 def _not_decodes(group: GroupPlan, step: ArmStep, evidence: Evidence) -> Problem | None:

@@ -33,6 +33,10 @@ class Deployment:
     proxy: ProxyKind = ProxyKind.ASCEND
 
 
+# How many prefill engines there are, where it is not one; they share the pool and are called prefill, prefill2...
+PREFILLERS = {"proxy_pins_one": 2, "proxy_in_turn": 2}
+
+
 def make_deployment(
     preset: Preset,
     topology: Topology = Topology.COMBINED,
@@ -54,7 +58,8 @@ def make_deployment(
         # As vllm-ascend's guides have it: the decoder keeps no prefix cache and does not ask the pool.
         stored = pool if fault == "decode_puts_early" else None
         decode = node("decode", stored, prefix_caching=fault in DECODE_CACHES, decodes=True)
-        nodes = {"prefill": node("prefill", pool), "decode": decode}
+        names = ["prefill", *(f"prefill{number}" for number in range(2, PREFILLERS.get(fault, 1) + 1))]
+        nodes = {**{name: node(name, pool) for name in names}, "decode": decode}
     elif topology is Topology.PAIR:
         nodes = {"a": node("a", pool), "b": node("b", pool)}
     else:
@@ -158,7 +163,7 @@ async def serving(deployment: Deployment, first_port: int = 0) -> AsyncIterator[
             instance = Instance(node, deployment.nodes)
             instance.surface.where = (LOOPBACK, await listen(name, instance.answer))
         if deployment.topology is Topology.PD:
-            entry.prefill.append(urls["prefill"])
+            entry.prefill += [urls[name] for name in deployment.nodes if name != "decode"]
             entry.decode.append(urls["decode"])
         await listen("pool", Master(deployment.pool).answer)
         yield urls

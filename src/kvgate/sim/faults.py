@@ -17,7 +17,8 @@ class Fault:
     ``preset``, ``topology``, ``proxy``, ``dials`` and ``speculation`` are the deployment it shows on. ``lengths`` is
     how prompt lengths have to be chosen, ``tiers`` which ones where the usual will not do. ``alike`` is what the
     operator says of prefill and decode engines, ``declared`` what of the store (the largest drift in nat).
-    ``arms`` are what the gate has to send beside the usual. ``guilty`` is the part that is wrong, ``pool``, ``transfer`` or ``proxy``, where several could be.
+    ``arms`` are what the gate has to send beside the usual. ``guilty`` is the part that is wrong, ``pool``,
+    ``transfer`` or ``proxy``, where several could be.
     ``needs`` names what is needed to bring it out and what the gate does not do; such a fault can be served, and no
     verdict is required.
     """
@@ -168,6 +169,8 @@ FAULTS: tuple[Fault, ...] = (
     _pd("proxy", "proxy_breaks_off", "the proxy breaks every answer off half way, with HTTP 200", "VL#52852", _UNKNOWN, ("OBSERVATION_MISSING",)),
     _pd("proxy", "proxy_mixes_clients", "the proxy gives every third client the answer of another", "VA#10296", _FAIL, (*_DIVERGED, "LEAK", "TRUNCATED")),
     _pd("proxy", "proxy_caches_answers", "the proxy keeps answers and asks no engine twice", "C40", _UNKNOWN, ("EVIDENCE_MISSING",)),
+    _pd("", "proxy_pins_one", "of two prefill engines, one gets every request: the proxy has miscounted the load", "VA#16517", _PASS, (), where="proxy"),
+    _pd("", "proxy_in_turn", "two prefill engines get requests in turn, so nobody knows which one holds a prompt", "VA#16517", _UNKNOWN, ("BASELINE_NOT_LOCAL", "RANK_CHANGED"), where="proxy"),
     _pd("proxy", "proxy_swallows_refusal", "prefill refuses a prompt that is too long, and decode answers from a part of it", "SG#30233", _FAIL, ("PROMPT_CHANGED",), needs="a prompt beyond the engine's limit"),
     _pd("proxy", "decode_recomputes", "decode recomputes, and the proxy, which cannot resume token IDs, breaks the answer off", "VA#5900", _UNKNOWN, ("OBSERVATION_MISSING", "RECOMPUTED"), where="decode"),
     _pd("proxy", "decode_recomputes_at_times", "the same for every other request", "VA#5900", _UNKNOWN, ("OBSERVATION_MISSING", "RECOMPUTED"), where="decode"),

@@ -34,6 +34,7 @@ METASERVER = "/v1/metaserver"
 # Every so-manieth request is not taken, or is answered with another client's answer, by the faults that say so.
 SOME = 3
 BUSY = 15
+PINNED = "proxy_pins_one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ class Proxy:
         one = _Call(
             path=request.path,
             body=ON_REQUEST.get(self._fault, same)(body),
-            prefill=self.prefill[number % len(self.prefill)],
+            prefill=self.prefill[0 if self._fault == PINNED else number % len(self.prefill)],
             decode=self.decode[number % len(self.decode)],
             request_id=f"{number:032x}",
             client_id=request.headers.get("x-request-id", ""),
