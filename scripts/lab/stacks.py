@@ -47,6 +47,12 @@ class Stack:
     environment: tuple[tuple[str, str], ...] = ()
 
 
+def ngram(tokens: int) -> tuple[str, ...]:
+    """Arguments for speculation from the prompt's own n-grams: answers come several tokens at a time."""
+    config = {"method": "ngram", "num_speculative_tokens": tokens, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    return ("--block-size", "32", "--speculative-config", json.dumps(config))
+
+
 PD_SERVERS = ((PREFILL_PORT, 0), (DECODE_PORT, 1))
 STACKS = {
     "mooncake": Stack("SmolLM2 in fp32 over a Mooncake pool"),
@@ -69,6 +75,12 @@ STACKS = {
         dtype="bfloat16",
         arguments=("--block-size", "32", "--max-num-batched-tokens", "320"),
     ),
+    **{
+        f"ngram-{tokens}": Stack(
+            f"SmolLM2 in fp32 over a Mooncake pool, speculating {tokens} tokens by n-grams", arguments=ngram(tokens)
+        )
+        for tokens in (1, 3, 7)
+    },
     "pair": Stack(
         "two SmolLM2 servers in fp32 on one Mooncake pool",
         servers=((8101, 0), (8102, 1)),
@@ -88,6 +100,22 @@ STACKS = {
     ),
     "pd-pool": Stack(
         "prefill over a Mooncake pool, decode over NIXL; own proxy and vllm-router", servers=PD_SERVERS, transfer="nixl"
+    ),
+    "pd-ngram": Stack(
+        "prefill over a Mooncake pool, decode over NIXL, both speculating 3 tokens; own proxy and vllm-router",
+        servers=PD_SERVERS,
+        transfer="nixl",
+        arguments=ngram(3),
+    ),
+    "pd-hybrid": Stack(
+        "tiny-qwen3next on prefill and decode over NIXL, no pool; own proxy and vllm-router",
+        pool="none",
+        servers=PD_SERVERS,
+        transfer="nixl",
+        model="tiny-qwen3next",
+        dtype="bfloat16",
+        arguments=(),
+        max_model_len=4096,
     ),
     "pd-store": Stack("prefill puts into a Mooncake pool, decode loads from it", servers=PD_SERVERS, transfer="store"),
 }

@@ -19,7 +19,7 @@ ALLOWED = {
     "domain": PURE,
     "ports.py": {"collections", "dataclasses", "typing"},
     "errors.py": set[str](),
-    "gate": {"collections", "dataclasses"},
+    "gate": {"asyncio", "collections", "dataclasses"},
     "sim": {
         "asyncio",
         "collections",

@@ -118,8 +118,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """What was found out before planning. ``notes`` are told to the reader; ``two_leg`` is whether the way past the
-    gateway was answered, if there is one."""
+    """What was found out before planning; ``two_leg`` is whether the way past a gateway was answered."""
 
     facts: ServerFacts
     geometry: Geometry
@@ -392,6 +391,7 @@ def plan_for(connection: Connection, explored: Explored, policy: PolicyName | No
         prefix_caching=explored.facts.prefix_caching,
         capacity=config.deployment.geometry.capacity or explored.facts.capacity,
         restarts=config.hooks.restart is not None,
+        canaries=gate.canaries,
         two_leg=explored.two_leg,
     )
     try:

@@ -175,6 +175,10 @@ class GateConfig(_Section):
         description="auto, reset_local (drop the local cache), other_instance or other_rank (two readers), no_local "
         "(the engine has no prefix cache of its own), evict (flood it) or restart (hooks.restart)",
     )
+    canaries: Annotated[Whole, Field(ge=0, le=256)] = Field(
+        0,
+        description="prompts sent all at once at the end, twice, to see whether requests get into each other; 0 to 256",
+    )
     seed: Annotated[Whole, Field(ge=0, lt=2**63)] | None = Field(
         None, description="seed of prompts and nonces, a whole number; leave out for a new one each run"
     )

@@ -5,8 +5,17 @@ from dataclasses import dataclass
 
 # The computed suffix of an aligned prompt: long enough to be a real prefill, short enough to cost nothing.
 SUFFIX_TOKENS = 19
-# The other tail of a branch: it holds a whole question where a granule does.
+# The other tail of a branch: it holds a whole question where half a granule does.
 TAIL_TOKENS = 48
+
+
+def branch_tail(granule: int) -> tuple[int, int]:
+    """How far into a granule a branch goes on like the other prompt, and how many tokens follow that differ.
+
+    What two prompts share ends in the middle of a block, so that a block is alike in part and must not be reused.
+    """
+    alike = granule // 2
+    return alike, min(TAIL_TOKENS, max(1, granule - alike))
 
 
 @dataclass(frozen=True, slots=True)

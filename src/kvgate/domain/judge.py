@@ -8,6 +8,7 @@ import numpy as np
 
 from kvgate.domain.advice import advice_for
 from kvgate.domain.attribution import laid_at_one_door, path_named, shows_a_fault
+from kvgate.domain.canaries import are_canaries, canary_notes, leaked, unanswered
 from kvgate.domain.deployment import Role
 from kvgate.domain.divergence import Comparison
 from kvgate.domain.doubts import doubts
@@ -54,11 +55,13 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
     """Judge a run. Works on a history that was cut off anywhere: what is missing is INCONCLUSIVE."""
     replaced = {record.replaces for record in run.groups.values() if record.replaces}
     views = with_leaks(plan, tuple(view_group(plan, record) for record in run.groups.values()), run.prompts)
-    counted = tuple(view for view in views if view.record.plan.id not in replaced)
-    judged = tuple(_judge_group(plan, view, counted, view.record.plan.id in replaced) for view in views)
+    apart = tuple(view for view in views if not are_canaries(view))
+    counted = tuple(view for view in apart if view.record.plan.id not in replaced)
+    judged = tuple(_judge_group(plan, view, counted, view.record.plan.id in replaced) for view in apart)
     groups = laid_at_one_door(plan, tuple(group for group, _ in judged))
     calibrated = {group.id: pairs for group, pairs in judged}
-    results = tuple(_result(plan, run, groups, counted, calibrated, name) for name in PolicyName)
+    canaries = leaked(views), unanswered(plan, run, views)
+    results = tuple(_result(plan, run, groups, counted, calibrated, (name, *canaries)) for name in PolicyName)
     chosen = next(result for result in results if result.policy is plan.policy.name)
     proven = any(proves_alignment(counted, apart_from=view) for view in counted if view.record.plan.aligned)
     return RunVerdict(
@@ -75,7 +78,7 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
         timing=_timing(counted),
         computed_tokens=sum(_tokens(views, "computed")),
         sent_tokens=sum(map(_sent, views)),
-        notes=plan.notes + _notes(plan, counted, proven),
+        notes=plan.notes + canary_notes(plan, views) + _notes(plan, counted, proven),
         advice=advice_for(chosen.verdict, chosen.reasons, groups),
     )
 
@@ -228,9 +231,13 @@ def _result(
     groups: tuple[GroupVerdict, ...],
     views: tuple[GroupView, ...],
     calibrated: dict[str, tuple[PairVerdict, ...]],
-    name: PolicyName,
+    how: tuple[PolicyName, Problem | None, Problem | None],
 ) -> PolicyResult:
-    """The run's verdict under one policy: the worst group, and everything that forbids a PASS."""
+    """The run's verdict under one policy: the worst group, and everything that forbids a PASS.
+
+    ``how`` is the policy, the leak that canaries found, and why they show nothing.
+    """
+    name, leak, silent = how
     strict = name is PolicyName.STRICT
     # What a group proved wrong stays proved, also where another of its arms was void and it was sent again.
     counted = [
@@ -243,11 +250,16 @@ def _result(
         if verdict is not Verdict.PASS
         for problem in (group.strict_reasons if strict else group.reasons)
     ]
-    blockers = [*plan.obstacles, *_blockers(plan, run, counted, strict), *doubts(plan, views)]
+    blockers = [
+        *plan.obstacles,
+        *_blockers(plan, run, counted, strict),
+        *doubts(plan, views),
+        *([silent] if silent else []),
+    ]
     kept = [calibrated[group.id] for group in counted]
     beyond_chance = None if strict else excess(plan, kept) or lost_codewords(plan, views)
     verdict = merge(
-        [*verdicts, *([Verdict.INCONCLUSIVE] if blockers else []), *([Verdict.FAIL] if beyond_chance else [])]
+        [*verdicts, *([Verdict.INCONCLUSIVE] if blockers else []), *([Verdict.FAIL] if beyond_chance or leak else [])]
     )
     if not counted and not blockers:
         blockers.append(Problem(Reason.NOTHING_CHECKED, "no group was sent"))
@@ -255,7 +267,14 @@ def _result(
     rest = [problem for problem in blockers if problem is not run.stopped]
     failures = [problem for problem in sorted(reasons, key=_severity) if verdict is Verdict.FAIL]
     others = [] if failures else sorted(reasons, key=_severity)
-    every = [*([beyond_chance] if beyond_chance else []), *failures, *stopped, *others, *rest]
+    every = [
+        *([leak] if leak else []),
+        *([beyond_chance] if beyond_chance else []),
+        *failures,
+        *stopped,
+        *others,
+        *rest,
+    ]
     return PolicyResult(name, verdict, _first_of_each(every))
 
 

@@ -47,6 +47,7 @@ class Purpose(str, Enum):
     BOUNDARY = "boundary"
     CONTINUATION = "continuation"
     SHORT_CONTROL = "short_control"
+    CANARY = "canary"
 
 
 class PairKind(str, Enum):
@@ -214,6 +215,7 @@ class Plan:
     """Everything decided before the first probe. ``obstacles`` forbid running; ``notes`` are told to the reader.
 
     ``flood_tokens`` is how many prompt tokens drive everything else out of the engine's cache (forcing evict).
+    ``canaries`` are sent all at once, after the groups; nothing but a leak is looked for in their answers.
     """
 
     seed: int
@@ -233,6 +235,7 @@ class Plan:
     notes: tuple[str, ...]
     route: Route = Route.DIRECT
     flood_tokens: int = 0
+    canaries: tuple[GroupPlan, ...] = ()
 
     def can_forget(self, endpoint: str) -> bool:
         """Whether the engine can be made to forget a prompt it holds, so that it can be asked to load it again."""
@@ -246,7 +249,8 @@ class Plan:
 
     def computed_tokens(self) -> int:
         """Prompt tokens the plan makes the engine compute (not served from a cache)."""
-        return sum(computed_tokens(group, step) for group in self.groups for step in group.steps)
+        groups = (*self.groups, *self.canaries)
+        return sum(computed_tokens(group, step) for group in groups for step in group.steps)
 
     def warmup_group(self) -> GroupPlan | None:
         """The group whose family and length the warm-up prompts have; None for an empty plan."""
@@ -254,7 +258,8 @@ class Plan:
 
     def sent_tokens(self) -> int:
         """Prompt tokens the plan sends."""
-        return sum(length_of(group, step) for group in self.groups for step in group.steps)
+        groups = (*self.groups, *self.canaries)
+        return sum(length_of(group, step) for group in groups for step in group.steps)
 
 
 def warmup_name(endpoint: str) -> str:

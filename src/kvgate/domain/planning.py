@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kvgate.domain.deployment import Capabilities, Deployment, Role
-from kvgate.domain.geometry import SUFFIX_TOKENS, TAIL_TOKENS, Geometry
+from kvgate.domain.geometry import SUFFIX_TOKENS, TAIL_TOKENS, Geometry, branch_tail
 from kvgate.domain.parts import PlanError, PlanRequest, can_drop, flood_tokens, obstacles, parts_of, route_of
 from kvgate.domain.plan import (
     ArmStep,
@@ -19,9 +19,10 @@ from kvgate.domain.plan import (
     Route,
 )
 from kvgate.domain.policy import Grade, Policy
-from kvgate.domain.probe import Arm, Part
+from kvgate.domain.probe import Arm, Part, Path
 from kvgate.domain.prompt import Family, Ids, Lexicon, Prompt, TooShortError, compose, continued, other_tail
 from kvgate.domain.recipe import (
+    OWN,
     arm_steps,
     continuation_steps,
     pairs_of,
@@ -67,7 +68,7 @@ class PromptSource:
         key = (group.family, group.language)
         family, lexicon = self.families[key], self.lexicons[key]
         if part is Part.BRANCH:
-            tail = min(TAIL_TOKENS, self.granule)
+            _, tail = branch_tail(self.granule)
             return other_tail(family, lexicon, f"{self.seed}/{group.id}", whole[: size.length - tail], tail)
         if answered is None or len(whole) + len(answered) >= size.length:
             return None
@@ -123,6 +124,7 @@ def make_plan(
         ),
         route=route_of(deployment),
         flood_tokens=flood_tokens(request, forcing),
+        canaries=builder.canaries(reader),
     )
     if plan.computed_tokens() > budget.computed_tokens:
         raise PlanError(
@@ -198,7 +200,7 @@ class _GroupBuilder:
     def _sizes(self, length: int) -> Iterator[PartSize]:
         """The prompts beside the whole one that its steps send, as far as the length has room for them."""
         sent = {step.part for step in self._steps}
-        for part, suffix in ((Part.HEAD, SUFFIX_TOKENS), (Part.BRANCH, TAIL_TOKENS)):
+        for part, suffix in ((Part.HEAD, SUFFIX_TOKENS), (Part.BRANCH, sum(branch_tail(self._geometry.granule)))):
             found = self._geometry.middle_length(length, suffix) if part in sent else None
             if found is not None:
                 hit = self._geometry.external_hit(found)
@@ -218,6 +220,13 @@ class _GroupBuilder:
         name = f"c{near.tier}"
         made = self._make(name, near.tier, length, Purpose.CONTINUATION, steps, pairs_of(steps))
         return [replace(made, sizes=(PartSize(Part.CONTINUED, on, hit, hit),))]
+
+    def canaries(self, endpoint: str) -> tuple[GroupPlan, ...]:
+        """Prompts of the shortest tier's length, each with a nonce of its own, to be sent at the same time."""
+        tier = min(self._request.tiers)
+        step = ArmStep(Arm.CANARY, endpoint, Path.COLD, OWN if self._request.salts_honoured else None)
+        numbers = range(1, self._request.canaries + 1)
+        return tuple(self._make(f"canary{number}", tier, tier, Purpose.CANARY, (step,), ()) for number in numbers)
 
     def short_control(self, length: int, endpoint: str) -> list[GroupPlan]:
         steps = short_control_steps(endpoint, self._request.salts_honoured)

@@ -41,6 +41,7 @@ class Arm(str, Enum):
     CONTINUATION_LOCAL = "continuation_local"
     CONTINUATION_LOCAL_REPEAT = "continuation_local_repeat"
     CONTINUATION = "continuation"
+    CANARY = "canary"
 
     @property
     def path(self) -> Path:
@@ -73,6 +74,7 @@ _PATHS = {
     Arm.CONTINUATION_LOCAL: Path.LOCAL,
     Arm.CONTINUATION_LOCAL_REPEAT: Path.LOCAL,
     Arm.CONTINUATION: Path.EXTERNAL,
+    Arm.CANARY: Path.COLD,
 }
 
 # Arms whose KV was computed where they are served: the only ones that may be held against others as local hits. In

@@ -1,8 +1,10 @@
 """Carries out a plan: asks the domain what comes next, does it, and records every word before anything is judged."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from kvgate.domain.canaries import WAVES
 from kvgate.domain.counters import Counter, Counters, difference
 from kvgate.domain.evidence import counted
 from kvgate.domain.history import (
@@ -101,10 +103,31 @@ class Session:
                 self._watcher.group_started(index, len(self._plan.groups), group.id, group.length)
                 await self._run_with_replacements(group)
                 self._consider_stopping(index)
+            await self._send_canaries()
         except Stop as stop:
             self.stop(stop.problem)
         else:
             self._note(RunCompleted(self._now()))
+
+    async def _send_canaries(self) -> None:
+        """Send every canary at the same time, as often as there are waves."""
+        made = [(group, self._prompts.for_group(group)) for group in self._plan.canaries]
+        for group, _ in made:
+            self._note(GroupStarted(self._now(), group, None))
+        for wave in range(WAVES if made else 0):
+            self._check_budget()
+            self._watcher.said(f"sending {len(made)} canaries at once")
+            probes = [
+                (self._engines[step.endpoint], self._probe(group.id, step, wave, group.length, prompt.sha256), prompt)
+                for group, prompt in made
+                for step in group.steps
+            ]
+            sent = (self._send(engine, probe, engine.encode(prompt.ids)) for engine, probe, prompt in probes)
+            ended = await asyncio.gather(*sent, return_exceptions=True)
+            failed = next((each for each in ended if isinstance(each, BaseException)), None)
+            if failed is not None:
+                raise failed
+            self._computed += sum(group.length for group, _ in made)
 
     def stop(self, problem: Problem) -> None:
         """Record that the run ended early."""

@@ -69,6 +69,10 @@ def _zero_logprobs(reply: Reply, _: Spoiling) -> Reply:
     return replace(reply, rows=[[(token, 0.0) for token, _ in row] for row in reply.rows])
 
 
+def _foreign(reply: Reply, at: Spoiling) -> Reply:
+    return reply if at.foreign is None else replace(reply, text=at.foreign, text_is_its_own=False)
+
+
 def preempted(fault: str, reply: Reply, at: Spoiling, number: int) -> Reply:
     """The first half of a reply whose request was preempted, as vllm-ascend's recompute scheduler ends it.
 
@@ -92,5 +96,6 @@ ON_ANSWER: dict[str, Callable[[Reply, Spoiling], Reply]] = {
     "recomputed": lambda reply, _: replace(reply, stop_reason="recomputed"),
     "ids_missing": _ids_missing,
     "zero_logprobs": _zero_logprobs,
-    "leak": lambda reply, at: reply if at.foreign is None else replace(reply, text=at.foreign, text_is_its_own=False),
+    "leak_under_load": _foreign,
+    "leak": _foreign,
 }

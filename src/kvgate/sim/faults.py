@@ -17,7 +17,7 @@ class Fault:
     ``preset``, ``topology``, ``proxy``, ``dials`` and ``speculation`` are the deployment it shows on. ``lengths`` is
     how prompt lengths have to be chosen, ``tiers`` which ones where the usual will not do. ``alike`` is what the
     operator says of prefill and decode engines, ``declared`` what of the store (the largest drift in nat).
-    ``arms`` are what the gate has to send beside the usual. ``guilty`` is the part that is wrong, ``pool``,
+    ``arms`` are what the gate has to send beside the usual, ``canaries`` how many prompts at once. ``guilty`` is the part that is wrong, ``pool``,
     ``transfer`` or ``proxy``, where several could be.
     ``needs`` names what is needed to bring it out and what the gate does not do; such a fault can be served, and no
     verdict is required.
@@ -41,6 +41,7 @@ class Fault:
     guilty: str = ""
     tiers: tuple[int, ...] = ()
     arms: tuple[str, ...] = ()
+    canaries: int = 0
 
 
 _DIVERGED = ("DIVERGED", "DIVERGED_INTERMITTENT", "DRIFT", "DEGENERATE")
@@ -187,6 +188,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("looping_answer", "an answer from the pool repeats one token", "SG#38031", "answer", _FAIL, _DIVERGED),
     Fault("refused_hit", "the server refuses what it would have to load", "VL#40978", "answer", _FAIL, ("SUBJECT_REFUSED",)),
     Fault("broken_stream", "an answer from the pool ends in an error in mid-stream", "VL#40978", "answer", _FAIL, ("SUBJECT_REFUSED",)),
+    Fault("leak_under_load", "an answer holds another prompt's beginning while others run", "SG#23392", "answer", _FAIL, ("LEAK",), dials=Dials(latency_s=0.01), canaries=8),
     Fault("leak", "an answer from the pool holds another prompt's beginning", "SG#23392", "answer", _FAIL, ("LEAK",)),
     Fault("recomputed", "the answer is marked as computed again after a preemption", "VA#5900", "answer", _UNKNOWN, ("RECOMPUTED",)),
     Fault("ids_missing", "the last token IDs are not told", "DY#13588", "answer", _UNKNOWN, ("IDS_INCOMPLETE",)),

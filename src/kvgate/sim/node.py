@@ -187,7 +187,8 @@ class Node:
         cached = found.hit + (self.preset.block if self.fault == "lying_usage" else 0)
         reply = Reply(ids, rows, self.memory.words.text(ids), cached, "length", transfer=params)
         text = self._foreign_text(prompt)
-        if found.external and self.fault in ON_ANSWER:
+        struck = request.batch > 1 if self.fault == "leak_under_load" else found.external > 0
+        if struck and self.fault in ON_ANSWER:
             reply = ON_ANSWER[self.fault](reply, Spoiling(text, self.memory.words.text))
         if self._decodes:
             reply = preempted(self.fault, reply, Spoiling(text, self.memory.words.text), number)

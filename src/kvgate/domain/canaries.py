@@ -1,0 +1,46 @@
+"""Prompts that are sent all at once, to see whether requests get into each other; nothing else is asked of them."""
+
+from kvgate.domain.pairing import GroupView
+from kvgate.domain.plan import Plan, Purpose
+from kvgate.domain.probe import Arm
+from kvgate.domain.reasons import Problem, Reason
+from kvgate.domain.record import RunRecord
+
+# How often each canary is sent: the second time the engine's caches serve it, and the others beside it.
+WAVES = 2
+
+
+def are_canaries(view: GroupView) -> bool:
+    """Whether a group is a canary: it has no pairs, and its only verdict is a leak."""
+    return view.record.plan.purpose is Purpose.CANARY
+
+
+def leaked(views: tuple[GroupView, ...]) -> Problem | None:
+    """The first canary whose answer belongs to another request, or None."""
+    for view in filter(are_canaries, views):
+        if view.leaks:
+            return Problem(Reason.LEAK, f"{view.record.plan.id}, sent with others at once: {view.leaks[0]}")
+    return None
+
+
+def unanswered(plan: Plan, run: RunRecord, views: tuple[GroupView, ...]) -> Problem | None:
+    """Why canaries that were asked for show nothing, or None if they do. A run that was stopped says so itself."""
+    answered, wanted = _answered(views), len(plan.canaries) * WAVES
+    if answered == wanted or run.stopped is not None or not run.completed:
+        return None
+    return Problem(Reason.OBSERVATION_MISSING, f"{answered} of {wanted} canaries sent at once were answered")
+
+
+def _answered(views: tuple[GroupView, ...]) -> int:
+    return sum(attempt.ok for view in filter(are_canaries, views) for attempt in view.record.of(Arm.CANARY))
+
+
+def canary_notes(plan: Plan, views: tuple[GroupView, ...]) -> tuple[str, ...]:
+    """What the canaries showed; an answer that did not come shows nothing."""
+    if not plan.canaries:
+        return ()
+    wanted = len(plan.canaries) * WAVES
+    told = (
+        f"{len(plan.canaries)} canaries were sent at once, {WAVES} times: {_answered(views)} of {wanted} were answered"
+    )
+    return (f"{told}, none of them with another's nonce" if leaked(views) is None else told,)
