@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kvgate.cli.clock import RealClock
-from kvgate.cli.wiring import Connection, connect, explore, plan_for
+from kvgate.cli.exploring import explore, plan_for
+from kvgate.cli.wiring import Connection, connect
 from kvgate.config.schema import Config
 from kvgate.domain.plan import Plan
 from kvgate.domain.planning import PromptSource

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, TypeVar
 import anyio
 import httpx
 
-from kvgate.cli.wiring import Connection, Link, deployment_of, explore, plan_for
+from kvgate.cli.exploring import explore, plan_for
+from kvgate.cli.wiring import Connection, Link, deployment_of
 from kvgate.config.schema import Config
 from kvgate.domain.deployment import Role
 from kvgate.domain.history import Entry, ProbeAnswered

@@ -10,8 +10,9 @@ from rich.table import Table
 
 from kvgate.cli.event_loop import run_async
 from kvgate.cli.exit_codes import ExitCode
+from kvgate.cli.exploring import Explored, draw_seed, explore, plan_for
 from kvgate.cli.output import ListFormat, out
-from kvgate.cli.wiring import Explored, connect, draw_seed, explore, plan_for
+from kvgate.cli.wiring import connect
 from kvgate.config.load import load_config
 from kvgate.domain.deployment import AnswerGrade, Capabilities
 from kvgate.domain.plan import GroupPlan, Plan, Purpose, computed_tokens

@@ -13,8 +13,9 @@ from kvgate import __version__
 from kvgate.cli.clock import RealClock
 from kvgate.cli.event_loop import run_async
 from kvgate.cli.exit_codes import ExitCode, exit_code
+from kvgate.cli.exploring import Explored, draw_seed, explore, plan_for
 from kvgate.cli.output import Format, ProgressWatcher, emit
-from kvgate.cli.wiring import Connection, Explored, connect, draw_seed, explore, plan_for
+from kvgate.cli.wiring import Connection, connect
 from kvgate.config.load import load_config_with_digest
 from kvgate.config.schema import Config
 from kvgate.domain.judge import judge
