@@ -15,16 +15,21 @@ from kvgate.config.load import load_config_with_digest
 from kvgate.domain.history import ProbeAnswered
 from kvgate.domain.judge import judge
 from kvgate.domain.observation import Observation
-from kvgate.domain.plan import PairKind
+from kvgate.domain.plan import PairKind, Purpose
 from kvgate.domain.probe import Arm
+from kvgate.domain.reasons import Reason
 from kvgate.domain.record import RunRecord
 from kvgate.domain.ruling import RunVerdict
+from kvgate.domain.verdict import Verdict
 from kvgate.errors import ConfigError
-from kvgate.sim.deployment import make_deployment, serving
+from kvgate.sim.deployment import Deployment, make_deployment, serving
+from kvgate.sim.dials import Dials
 from kvgate.sim.faults import BY_NAME
 from kvgate.sim.presets import PRESETS, scaled
 from kvgate.sim.topology import ProxyKind, Topology
 from kvgate.store.run_directory import read_history, read_manifest
+from tests.gate.test_arms import USUAL
+from tests.gate.test_arms import gated as arms_gated
 
 
 def histories(folder: Path) -> list[Observation]:
@@ -186,3 +191,37 @@ def test_two_legs_show_what_the_proxy_hides(tmp_path: Path) -> None:
 def test_every_prefill_and_decode_engine_must_be_named(missing: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="every prefill and decode engine with its role"):
         gated(tmp_path, leave_out=missing)
+
+
+LEAVES_OFF = Dials(prefill_drops=1)
+
+
+@pytest.mark.parametrize("boundaries", [False, True])
+def test_a_prefill_engine_that_leaves_the_last_token_to_decode_is_understood(tmp_path: Path, boundaries: bool) -> None:
+    # As vLLM does on models with recurrent state: prefill counts one token less than was sent.
+    def change(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
+        content["gate"] |= {"boundaries": boundaries, "tiers": [600, 1100]}
+
+    made: dict[str, Any] = {"preset": "gdn-hybrid", "topology": Topology.PD, "dials": LEAVES_OFF, "tier": 1100}
+    plan, ruling = arms_gated(tmp_path, arms=USUAL, change=change, **made)
+    assert (1, Verdict.PASS) == (plan.geometry.prefill_drops, ruling.verdict)
+    granule = plan.geometry.granule
+    # Prefill alone computes two tokens then, and prefill for decode one.
+    assert {2} == {group.length % granule for group in plan.groups if group.purpose is Purpose.TIER}
+    if boundaries:
+        assert {granule - 1, 0, 1, 2} <= {group.length % granule for group in plan.groups}
+
+
+def test_a_wrong_transfer_is_found_where_prefill_leaves_off_a_token(tmp_path: Path) -> None:
+    made: dict[str, Any] = {"preset": "gdn-hybrid", "topology": Topology.PD, "dials": LEAVES_OFF, "tier": 1100}
+    _, ruling = arms_gated(tmp_path, "transfer_reversed", USUAL, **made)
+    assert ruling.verdict is Verdict.FAIL
+
+
+def test_tokens_that_nobody_counted_are_not_taken_for_left_off(tmp_path: Path) -> None:
+    def change(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
+        content["deployment"]["geometry"] = {"prefill_drops": 0}
+
+    made: dict[str, Any] = {"preset": "gdn-hybrid", "topology": Topology.PD, "dials": LEAVES_OFF, "tier": 1100}
+    _, ruling = arms_gated(tmp_path, arms=USUAL, change=change, **made)
+    assert (Verdict.INCONCLUSIVE, Reason.EVIDENCE_MISSING) == (ruling.verdict, ruling.reasons[0].reason)

@@ -10,7 +10,8 @@ from kvgate.cli.rules import rules_of
 from kvgate.cli.wiring import Connection, Link
 from kvgate.config.families import load_family
 from kvgate.config.schema import Config, GeometryConfig
-from kvgate.domain.deployment import Capabilities
+from kvgate.domain.counters import Counter, difference
+from kvgate.domain.deployment import Capabilities, Role
 from kvgate.domain.geometry import Geometry, infer_granule
 from kvgate.domain.history import DropOutcome
 from kvgate.domain.parts import PlanError, PlanRequest
@@ -25,6 +26,8 @@ from kvgate.errors import ConfigError
 TOKENIZE_AT_ONCE = 8
 DRAFTING = frozenset({"eagle", "eagle3", "mtp", "deepseek_mtp", "dflash", "dspark"})
 DRAWN_BITS = 48
+# Readings, a tenth of a second apart, until counters have taken in one short request.
+COUNTED_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ async def explore(connection: Connection, seed: int, active: bool) -> Explored:
     if not active:
         return Explored(facts, geometry, _assumed(connection), prompts, tuple(notes))
     capabilities = await _capabilities(connection, prompts)
+    geometry = await _with_prefill_drops(connection, geometry, prompts)
     two_leg, told = await _passes_the_gateway(connection, prompts)
     return Explored(facts, geometry, capabilities, prompts, (*notes, *told), two_leg)
 
@@ -165,6 +169,37 @@ async def _probe_granule(connection: Connection, prompts: PromptSource, longest:
             reused = (usage.cached_tokens or 0) if usage is not None else 0
         seen.append((length, reused))
     return infer_granule(tuple(seen))
+
+
+async def _with_prefill_drops(connection: Connection, geometry: Geometry, prompts: PromptSource) -> Geometry:
+    """The same geometry with how many tokens the prefill side leaves to decode, as its counters show."""
+    override = connection.config.deployment.geometry.prefill_drops
+    if override is not None:
+        return replace(geometry, prefill_drops=override)
+    entry = connection.entries()[0]
+    if not connection.deployment.with_role(Role.DECODE) or entry.tells is entry.answers:
+        return geometry
+    ids = _short_prompt(prompts)
+    probe = Probe("prefill-drops", "", Arm.WARMUP, 0, entry.name, None, len(ids), 8, "")
+    before = (await entry.engine.read_counters()).counters
+    seen = await entry.engine.complete(probe, entry.engine.encode(np.array(ids, dtype=np.int32)))
+    left = None
+    for _ in range(COUNTED_TRIES if seen.ok and before is not None else 0):
+        after = (await entry.engine.read_counters()).counters
+        delta = difference(before, after) if before is not None and after is not None else None
+        prefilled, decoded = (
+            (delta.total(Counter.PROMPT_TOKENS), delta.total(Counter.DECODE_PROMPT))
+            if delta is not None
+            else (None, None)
+        )
+        # Settled once decode has counted the whole prompt: prefill was done before.
+        left = len(ids) - prefilled if prefilled and decoded == len(ids) else None
+        if left is not None:
+            break
+        await asyncio.sleep(0.1)
+    if left != 1:
+        return geometry
+    return replace(geometry, prefill_drops=1, sources=tuple(sorted({*geometry.sources, ("prefill_drops", "probing")})))
 
 
 async def _capabilities(connection: Connection, prompts: PromptSource) -> tuple[Capabilities, ...]:

@@ -121,7 +121,7 @@ def _print_doctor(plan: Plan, explored: Explored, lacking: list[Problem]) -> Non
     head = f"{plan.deployment.name}: {plan.deployment.engine} {version}, model {plan.deployment.model}"
     console.print(head, markup=False)
     where = dict(geometry.sources)
-    for name in ("block_size", "granule", "chunk", "max_model_len", "retention_interval"):
+    for name in ("block_size", "granule", "chunk", "max_model_len", "retention_interval", "prefill_drops"):
         console.print(f"  {name:20} {getattr(geometry, name):>8}   from {where.get(name, 'default')}", markup=False)
     console.print(f"  {'hit floor':20} {geometry.hit_floor:>8}   tokens; shorter prompts cannot be external hits")
     table = Table("endpoint", "answers", "salts", "drop cache", "counters", "by source", "cached tokens", "details")

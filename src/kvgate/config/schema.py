@@ -93,6 +93,12 @@ class GeometryConfig(_Section):
     capacity: Tokens | None = Field(
         None, description="KV tokens that fit the engine's own cache (its start-up log names them), for forcing evict"
     )
+    prefill_drops: Whole | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="tokens a prefill engine leaves off a prompt's end for decode: 1 on models with recurrent state",
+    )
     speculation_granules: Whole | None = Field(
         None,
         ge=0,

@@ -61,23 +61,24 @@ def read_evidence(
     observation: Observation | None,
     by_source_grade: Grade,
     unreadable: str = "",
+    left_off: int = 0,
 ) -> Evidence:
     """Evidence for one probe of ``length`` prompt tokens from the readings around it and the reply itself.
 
     ``by_source_grade`` is what the dialect's per-source counters are worth on this deployment; ``unreadable``
-    says why readings are missing.
+    says why readings are missing, ``left_off`` how many tokens a prefill engine leaves to decode.
     """
     if before is None or after is None:
         return Evidence(problems=(Problem(Reason.COUNTERS_UNREADABLE, unreadable or "the counters were not read"),))
     delta = difference(before, after)
-    split = _by_source(delta, by_source_grade) or _by_hits(delta, length)
+    split = _by_source(delta, by_source_grade) or _by_hits(delta, length - left_off)
     if split is None:
         return Evidence(
             problems=(Problem(Reason.COUNTERS_UNREADABLE, "the endpoint exports none of the counters needed"),)
         )
     computed, local, external, grade, sources = split
     problems = (
-        *_exclusivity(length, delta),
+        *_exclusivity(length, left_off, delta),
         *_conflicts(delta, computed, local, external, observation),
     )
     engines = delta.active_engines()
@@ -147,20 +148,20 @@ def _by_hits(delta: CounterDelta, length: int) -> _Split | None:
     return max(0, length - local - external), local, external, Grade.SCHEDULED, ("prefix cache hits",)
 
 
-def _exclusivity(length: int, delta: CounterDelta) -> tuple[Problem, ...]:
+def _exclusivity(length: int, left_off: int, delta: CounterDelta) -> tuple[Problem, ...]:
     problems = [Problem(Reason.COUNTER_RESET, text) for text in delta.fell]
-    moved = _counted_in(delta)
+    moved, prefilled = _counted_in(delta), length - left_off
     if moved is None:
         problems.append(Problem(Reason.EVIDENCE_MISSING, "the engine counts no prompt tokens"))
-    elif moved > length or len(delta.active_engines()) > 1:
+    elif moved > prefilled or len(delta.active_engines()) > 1:
         engines = ", ".join(delta.active_engines())
         problems.append(
-            Problem(Reason.FOREIGN_TRAFFIC, f"{length} prompt tokens sent, {moved} counted (engines {engines})")
+            Problem(Reason.FOREIGN_TRAFFIC, f"{prefilled} prompt tokens sent, {moved} counted (engines {engines})")
         )
     elif (decoded := delta.total(Counter.DECODE_PROMPT)) is not None and decoded > length:
         problems.append(Problem(Reason.FOREIGN_TRAFFIC, f"{length} prompt tokens sent, decode counted {decoded}"))
-    elif moved < length and not delta.fell:
-        problems.append(Problem(Reason.EVIDENCE_MISSING, f"{length} prompt tokens sent, {moved} counted"))
+    elif moved < prefilled and not delta.fell:
+        problems.append(Problem(Reason.EVIDENCE_MISSING, f"{prefilled} prompt tokens sent, {moved} counted"))
     preempted = delta.total(Counter.PREEMPTIONS)
     if preempted:
         problems.append(Problem(Reason.PREEMPTED, f"{preempted} preemptions while the probe ran"))

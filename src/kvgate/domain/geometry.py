@@ -26,6 +26,8 @@ class Geometry:
     ``chunk`` is the effective prefill chunk (the smaller of ``max_num_batched_tokens`` and
     ``long_prefill_token_threshold``). ``retention_interval`` is 0 where states are not thinned out.
     ``speculation_granules`` is how many granules a hit loses to a draft model's look-back.
+    ``prefill_drops`` is how many tokens a prefill engine leaves off a prompt's end for decode to compute (vLLM: one, on
+    models with recurrent state).
     ``sources`` says where each figure came from, as (field, source) pairs.
     """
 
@@ -35,6 +37,7 @@ class Geometry:
     max_model_len: int
     retention_interval: int = 0
     speculation_granules: int = 0
+    prefill_drops: int = 0
     sources: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -47,7 +50,7 @@ class Geometry:
 
         The last token is always computed, so a prompt of exactly k granules reuses k - 1.
         """
-        whole = (length - 1) // self.granule - self.speculation_granules
+        whole = (length - self.prefill_drops - 1) // self.granule - self.speculation_granules
         return max(0, whole) * self.granule
 
     def external_hit(self, length: int) -> int:
@@ -59,7 +62,7 @@ class Geometry:
     @property
     def hit_floor(self) -> int:
         """The shortest prompt, in tokens, of which an external pool can serve anything."""
-        return max((1 + self.speculation_granules) * self.granule + 1, 2 * self.retention_interval)
+        return max((1 + self.speculation_granules) * self.granule + 1 + self.prefill_drops, 2 * self.retention_interval)
 
     def is_aligned(self, length: int) -> bool:
         """Whether the cold run's last chunk has the shape of the hit's computed suffix (design §3.1)."""
@@ -69,7 +72,7 @@ class Geometry:
     def aligned_length(self, tier: int, limit: int, suffix_tokens: int = SUFFIX_TOKENS) -> int | None:
         """The aligned length nearest to ``tier`` and not above ``limit``; None if all are off by more than half."""
         period = math.lcm(self.chunk, self.granule)
-        suffix = max(1, min(self.granule - 1, suffix_tokens)) + self.speculation_granules * self.granule
+        suffix = self._suffix(suffix_tokens) + self.speculation_granules * self.granule
         below = max(0, tier - suffix) // period * period + suffix
         near = [
             length
@@ -80,9 +83,13 @@ class Geometry:
 
     def reusable_length(self, tier: int, suffix_tokens: int = SUFFIX_TOKENS) -> int:
         """The longest length not above ``tier`` that ends a short suffix after a whole granule (not aligned)."""
-        suffix = max(1, min(self.granule - 1, suffix_tokens))
+        suffix = self._suffix(suffix_tokens)
         length = (tier - suffix) // self.granule * self.granule + suffix
         return length if length >= self.hit_floor else tier
+
+    def _suffix(self, wanted: int) -> int:
+        """Tokens after a whole granule: as many as wanted, at most a granule, and one that prefill computes."""
+        return max(1, min(self.granule - 1, wanted)) + self.prefill_drops
 
     def middle_length(self, length: int, suffix: int) -> int | None:
         """The length of a prompt that shares about half of the reusable beginning of one of ``length`` tokens.
@@ -92,7 +99,7 @@ class Geometry:
         """
         whole = self.external_hit(length)
         lost = self.speculation_granules * self.granule
-        tail = max(1, min(suffix, self.granule))
+        tail = max(1, min(suffix, self.granule)) + self.prefill_drops
         for shared in range(whole // 2 // self.granule * self.granule, whole, self.granule):
             found = shared + lost + tail
             if shared > 0 and self.external_hit(found) == shared == self.local_hit(found):
@@ -108,7 +115,8 @@ class Geometry:
         lengths: set[int] = set()
         for size in {self.block_size, self.granule, self.retention_interval, self.chunk} - {0}:
             edge = -(-max(above, self.hit_floor) // size) * size
-            lengths.update((edge - 1, edge, edge + 1))
+            # Where prefill leaves off a token, its own edge is that much further on.
+            lengths.update(edge + step for step in range(-1, 2 + self.prefill_drops))
         return tuple(sorted(length for length in lengths if self.hit_floor <= length <= limit))
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from kvgate.domain.deployment import Capabilities, Deployment
+from kvgate.domain.deployment import Capabilities, Deployment, Role
 from kvgate.domain.geometry import Geometry
 from kvgate.domain.policy import Grade, Policy
 from kvgate.domain.probe import Arm, Part, Path
@@ -246,6 +246,16 @@ class Plan:
     def tiers(self) -> tuple[int, ...]:
         """The tiers that groups stand for, shortest first."""
         return tuple(sorted({group.tier for group in self.groups if group.purpose is Purpose.TIER}))
+
+    def counted_length(self, length: int, endpoint: str) -> int:
+        """How many tokens of a prompt the engines count that prefill it: all, or all but what prefill leaves off."""
+        return length - self.geometry.prefill_drops if self.transfers(endpoint) else length
+
+    def transfers(self, endpoint: str) -> bool:
+        """Whether answers of this endpoint are given by a decode engine that got its KV from another."""
+        if self.route is Route.DIRECT or not self.deployment.with_role(Role.DECODE):
+            return False
+        return self.deployment.endpoint(endpoint).role not in (Role.PREFILL, Role.REFERENCE)
 
     def computed_tokens(self) -> int:
         """Prompt tokens the plan makes the engine compute (not served from a cache)."""

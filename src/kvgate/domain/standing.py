@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from kvgate.domain.deployment import Role
 from kvgate.domain.evidence import (
     VOIDING,
     WEAKENING,
@@ -15,7 +14,7 @@ from kvgate.domain.evidence import (
 )
 from kvgate.domain.history import DropOutcome
 from kvgate.domain.observation import EMPTY_BODY, Observation, Outcome
-from kvgate.domain.plan import ArmStep, GroupPlan, Plan, Route, length_of
+from kvgate.domain.plan import ArmStep, GroupPlan, Plan, length_of
 from kvgate.domain.policy import Source
 from kvgate.domain.probe import LOCAL_BASELINES, Arm, Part, Path
 from kvgate.domain.reasons import Problem, Reason
@@ -67,13 +66,15 @@ def weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number:
 
 
 def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number: int) -> Standing:
+    length = length_of(group, step)
     evidence = read_evidence(
-        length_of(group, step),
+        length,
         attempt.before,
         attempt.after,
         attempt.observation,
         plan.by_source_grade,
         attempt.counters_detail,
+        length - plan.counted_length(length, step.endpoint),
     )
     if step.arm is Arm.REFERENCE:
         # Whatever else it serves and however it counts: a prompt with a nonce of its own is new to it.
@@ -119,7 +120,7 @@ def _unproven(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, evi
     if found is None and step.part is Part.CONTINUED and step.path is not Path.COLD:
         found = _not_decodes(group, step, evidence)
     # A prefill engine that is asked alone transfers nothing; every other answer was transferred.
-    if found is None and _transfers(plan, step):
+    if found is None and plan.transfers(step.endpoint):
         found = transfer_problem(length_of(group, step), evidence, plan.policy)
     if found is None:
         return None
@@ -128,13 +129,6 @@ def _unproven(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, evi
     if found.reason is Reason.NOT_COLD and _under_fresh_salt(group, step):
         return Problem(Reason.SALT_IGNORED, found.detail)
     return found
-
-
-def _transfers(plan: Plan, step: ArmStep) -> bool:
-    """Whether an answer at this endpoint is given by a decode engine that got its KV from another."""
-    if plan.route is Route.DIRECT or not plan.deployment.with_role(Role.DECODE):
-        return False
-    return plan.deployment.endpoint(step.endpoint).role not in (Role.PREFILL, Role.REFERENCE)
 
 
 def _not_decodes(group: GroupPlan, step: ArmStep, evidence: Evidence) -> Problem | None:

@@ -215,7 +215,7 @@ class Session:
         probe = self._probe(group.id, step, send.attempt, body.length, sha256)
         refused = (await self._send(engine, probe, body)).outcome is Outcome.REFUSED
         # A refused prompt is never counted: there is nothing to wait for.
-        expected = 0 if refused else body.length
+        expected = 0 if refused else self._plan.counted_length(body.length, step.endpoint)
         after = await self._read(engine, group, send, Moment.AFTER, before, expected)
         await self._read_log(engine, group, send)
         self._computed += self._cost(before, after, body.length)

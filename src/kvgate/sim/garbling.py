@@ -15,7 +15,7 @@ def _reordered(rows: Rows, _: Rows, block: int, number: int) -> None:  # noqa: A
     whole = len(rows["keys"]) // block * block
     for name in ("keys", "values"):
         kept = rows[name][:whole].reshape(-1, block, rows[name].shape[1])[::-1].copy()
-        rows[name][:whole] = kept.reshape(whole, -1)
+        rows[name][:whole] = kept.reshape(whole, rows[name].shape[1])
         rows[name][whole:] = rows[name][: len(rows[name]) - whole]
 
 

@@ -25,7 +25,7 @@ from kvgate.sim.kv import (
     resume,
 )
 from kvgate.sim.network import VOCABULARY, Ids, Sequence, Weights, extend, make_weights
-from kvgate.sim.planting import ON_LOAD, Loading, on_save, unwritten
+from kvgate.sim.planting import ON_LOAD, Loading, differ, on_save, unwritten
 from kvgate.sim.presets import PRESETS, Preset
 from kvgate.sim.sampling import generate, pieces
 from kvgate.sim.store import LocalCache, Store
@@ -164,6 +164,8 @@ class Node:
         self._check(request)
         number, self._requests = self._requests, self._requests + 1
         rank = self.ranks[request.rank if request.rank is not None else number % len(self.ranks)]
+        if request.transfer is not None and self.dials.prefill_drops:
+            request = replace(request, ids=request.ids[: -self.dials.prefill_drops])
         prompt = np.array(request.ids, dtype=np.int64)
         if request.incoming is not None and self.fault == "transfer_fails":
             self.count_failed_transfer(len(prompt), rank)
@@ -173,6 +175,9 @@ class Node:
         else:
             found, sequence = self._prefill(prompt, request, rank)
         transferred = len(prompt) - found.local if request.incoming is not None else 0
+        if transferred and self.dials.prefill_drops and sequence.length < len(prompt):
+            transferred -= len(prompt) - sequence.length
+            extend(self.memory.weights, sequence, prompt[sequence.length :])
         self._account(rank, request, found, transferred, number)
         if found.external and self.fault == "refused_hit":
             raise RefusedError(500, "KV load failure")
@@ -307,7 +312,7 @@ class Node:
             earlier=self._earlier(store, end, wanted),
         )
         plant(private, loading)
-        found.spoilt = sum(_differ(private[place], loaded[place]) for place in places)
+        found.spoilt = sum(differ(private[place], loaded[place]) for place in places)
         return private
 
     def _earlier(self, store: Store, end: int, wanted: dict[Place, str]) -> Arrays:
@@ -412,7 +417,3 @@ class Node:
         others = [ids for ids in self.memory.prompts if not np.array_equal(ids, mine)]
         self.memory.prompts = [*others[-1:], mine.copy()]
         return self.memory.words.text(others[-1].tolist()) if others else None
-
-
-def _differ(one: Arrays, other: Arrays) -> bool:
-    return any(one[name].tobytes() != other[name].tobytes() for name in one)

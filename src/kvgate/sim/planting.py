@@ -317,3 +317,8 @@ def on_save(fault: str, place: Place, arrays: Arrays, length: int, preset: Prese
     if fault == "scratch_block" and preset.speculation and place.end == last - preset.step:
         return arrays, wrong_when_saved(arrays)
     return arrays, arrays
+
+
+def differ(one: Arrays, other: Arrays) -> bool:
+    """Whether an object is not what it was."""
+    return any(one[name].tobytes() != other[name].tobytes() for name in one)
