@@ -8,8 +8,8 @@ to decode. The wire (--wire) passes everything to prefill, for a client that sen
     POST /fault {"kind": "reversed"}                        what is done to transfer parameters from now on
     POST /fault {"kind": "wrong_engine", "swallow": true}   the gateway also hides errors of decode: 200, empty body
 
-changes the parameters between the legs, of prompts of four blocks or more: a client's first short questions are to
-come through. Kind "none" ends it. Setting a kind first sends a prompt of the proxy's own
+changes the parameters between the legs, of prompts of a hundred tokens or more: a client's first short questions are
+to come through. Kind "none" ends it. Setting a kind first sends a prompt of the proxy's own
 through both engines: the blocks it leaves on prefill are the foreign ones. Standard library only.
 """
 
@@ -25,8 +25,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 LIMIT_S = 300
-FOREIGN_TOKENS = 640
-FEWEST_BLOCKS = 4
+FOREIGN_TOKENS = 1300
+FEWEST_TOKENS = 100
 NOT_PASSED_ON = {"host", "content-length", "connection", "transfer-encoding", "accept-encoding", "date", "server"}
 ASK_PREFILL = {
     "do_remote_decode": True,
@@ -100,7 +100,7 @@ class Pair:
     def between(self, reply: Params) -> Params | None:
         """The transfer parameters of prefill's reply, as decode is to get them."""
         own = reply.get("kv_transfer_params")
-        if not own or self.kind == "none" or len(own["remote_block_ids"][0]) < FEWEST_BLOCKS:
+        if not own or self.kind == "none" or own.get("remote_num_tokens", FEWEST_TOKENS) < FEWEST_TOKENS:
             return own
         changed = FAULTS[self.kind](own, self.foreign)
         self.changed += 1
@@ -109,7 +109,8 @@ class Pair:
     def _foreign(self) -> Params:
         """Parameters of a prompt nobody else sends; decode takes it, so that prefill no longer holds its blocks."""
         drawn = random.Random()  # noqa: S311 -- no secret: only never the same prompt twice
-        ids = [drawn.randrange(100, 40000) for _ in range(FOREIGN_TOKENS)]
+        # The lab's smallest vocabulary has 320 tokens.
+        ids = [drawn.randrange(100, 300) for _ in range(FOREIGN_TOKENS)]
         request = {"model": "m", "prompt": ids, "max_tokens": 1, "temperature": 0}
         params: Params = post(self.prefill, request | {"kv_transfer_params": ASK_PREFILL})["kv_transfer_params"]
         post(self.decode, request | {"kv_transfer_params": params})

@@ -208,6 +208,7 @@ def test_a_prefill_engine_that_leaves_the_last_token_to_decode_is_understood(tmp
     granule = plan.geometry.granule
     # Prefill alone computes two tokens then, and prefill for decode one.
     assert {2} == {group.length % granule for group in plan.groups if group.purpose is Purpose.TIER}
+    assert any("is found only beyond that" in note for note in ruling.notes)
     if boundaries:
         assert {granule - 1, 0, 1, 2} <= {group.length % granule for group in plan.groups}
 

@@ -163,7 +163,7 @@ def test_records_of_a_codebook_are_recalled() -> None:
     node = engine(scaled(PRESETS["dense"], 8))
     for key, *codes in records[3::16]:
         ids = node.memory.words.tokenize(f"{book}The codeword of {key} is")
-        assert f" {' '.join(codes)}.\nThe" == by_each_path(node, ids, tokens=5).external.text
+        assert f" {' '.join(codes)}.\nThe" == by_each_path(node, ids, tokens=6).external.text
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from kvgate.domain.planning import PromptSource, make_plan
 from kvgate.domain.policy import PolicyName
 from kvgate.domain.probe import Arm, Probe
 from kvgate.domain.prompt import Lexicon, TooShortError, compose
+from kvgate.engines.chat import ChatPrompts
 from kvgate.engines.discovery import ServerFacts
 from kvgate.errors import ConfigError
 
@@ -62,6 +64,10 @@ async def explore(connection: Connection, seed: int, active: bool) -> Explored:
     prompts = await _prompts(connection, seed)
     geometry, notes = await _geometry(connection, facts, prompts, active)
     prompts = replace(prompts, granule=geometry.granule)
+    if config.requests.endpoint == "chat":
+        notes.append(
+            "prompts are sent as chats: arms mixed, branch and continuation, which send parts of one, are left out"
+        )
     if not active:
         return Explored(facts, geometry, _assumed(connection), prompts, tuple(notes))
     capabilities = await _capabilities(connection, prompts)
@@ -93,9 +99,15 @@ async def _prompts(connection: Connection, seed: int) -> PromptSource:
         async with at_once:
             return await link.discovery.tokenize(model, piece, special=False)
 
-    prefix = await _prompt_prefix(link, model)
+    prefix, suffix = await _prompt_prefix(link, model), tuple[int, ...]()
+    if connection.config.requests.endpoint == "chat":
+        frame = await link.discovery.chat_frame(model)
+        prefix, suffix = frame.prefix, frame.suffix
+        chats = ChatPrompts(frame, partial(link.discovery.detokenize, model))
+        for each in connection.links:
+            each.engine.speak_chat(chats)
     ids = dict(zip(pieces, await asyncio.gather(*map(tokenize, pieces)), strict=True))
-    lexicons = {key: Lexicon({piece: ids[piece] for piece in families[key].pieces()}, prefix) for key in keys}
+    lexicons = {key: Lexicon({piece: ids[piece] for piece in families[key].pieces()}, prefix, suffix) for key in keys}
     return PromptSource(families, lexicons, seed, granule=1)
 
 
@@ -225,7 +237,8 @@ async def _capabilities(connection: Connection, prompts: PromptSource) -> tuple[
 def _short_prompt(prompts: PromptSource) -> tuple[int, ...]:
     key = next(iter(prompts.families))
     lexicon = prompts.lexicons[key]
-    return (*lexicon.prefix, *(token for piece in prompts.families[key].sentences[:2] for token in lexicon.ids[piece]))
+    said = (token for piece in prompts.families[key].sentences[:2] for token in lexicon.ids[piece])
+    return (*lexicon.prefix, *said, *lexicon.suffix)
 
 
 async def _passes_the_gateway(connection: Connection, prompts: PromptSource) -> tuple[bool, tuple[str, ...]]:
@@ -285,8 +298,14 @@ def plan_for(connection: Connection, explored: Explored, policy: PolicyName | No
 
 
 def _arms(config: Config) -> frozenset[Arm]:
-    """A store that ignores salts has no second key space, so the cold run cannot be repeated."""
+    """The arms that can be sent.
+
+    A store that ignores salts has no second key space, so the cold run cannot be repeated. Of a chat no part can be
+    sent: what the template adds stands at its end.
+    """
     arms = frozenset(config.gate.arms)
+    if config.requests.endpoint == "chat":
+        arms -= {Arm.MIXED, Arm.BRANCH, Arm.CONTINUATION}
     return arms if config.deployment.salts == "honoured" else arms - {Arm.COLD_REPEAT}
 
 

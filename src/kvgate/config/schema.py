@@ -260,6 +260,9 @@ class PolicyConfig(_Section):
 class RequestsConfig(_Section):
     """How requests are sent; times in seconds."""
 
+    endpoint: Literal["completions", "chat"] = Field(
+        "completions", description="completions (prompts as token IDs) or chat (prompts as one user message)"
+    )
     max_tokens: Annotated[Whole, Field(ge=8, le=4096)] = Field(32, description="output tokens, 8 or more")
     logprobs: Annotated[Whole, Field(ge=2, le=20)] = Field(5, description="top-k logprobs to ask for, 2 to 20")
     stream: bool = Field(True, description="true to stream answers")

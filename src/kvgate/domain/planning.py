@@ -121,6 +121,7 @@ def make_plan(
             *what_is_missing(tuple(step for group in groups for step in group.steps) or steps, request.arms),
             *_evidence_notes(policy, by_source_grade),
             *_route_notes(request, deployment),
+            *_shape_notes(geometry, parts.prefill),
         ),
         route=route_of(deployment),
         flood_tokens=flood_tokens(request, forcing),
@@ -169,6 +170,15 @@ def _route_notes(request: PlanRequest, deployment: Deployment) -> tuple[str, ...
     return (
         "several prefill engines stand behind the gateway, so none can be asked alone: a transfer that is wrong in the "
         "same way every time is not seen",
+    )
+
+
+def _shape_notes(geometry: Geometry, prefill: str | None) -> tuple[str, ...]:
+    if not geometry.prefill_drops or prefill is None:
+        return ()
+    return (
+        "prefill leaves the last prompt token to decode, so its own answers have another shape: transfers are compared "
+        "with it by tolerance, and one that is wrong in the same way every time is found only beyond that",
     )
 
 

@@ -46,10 +46,11 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """Token IDs of every piece of text, and those a prompt starts with (beginning-of-sequence), if any."""
+    """Token IDs of every piece of text, and those that stand before and after every prompt, if any."""
 
     ids: Mapping[str, tuple[int, ...]]
     prefix: tuple[int, ...] = ()
+    suffix: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,13 +89,18 @@ def compose(family: Family, lexicon: Lexicon, seed: int, group: str, length: int
     # The question names a shelf, so its length depends on the choice; room is made for the longest.
     widest = max("0123456789", key=lambda digit: len(lexicon.ids[digit]))
     digits = max(SHELF_DIGITS, len(str(length)))
-    room = length - len(head) - len(_render(family.question, lexicon, {"{shelf}": tuple(widest * digits)}))
+    room = (
+        length
+        - len(head)
+        - len(lexicon.suffix)
+        - len(_render(family.question, lexicon, {"{shelf}": tuple(widest * digits)}))
+    )
     if room < _longest_record(family, lexicon, widest):
         raise TooShortError(f"a {family.name} prompt does not fit into {length} tokens with this tokenizer")
     units = _records(family, lexicon, choose, room, granule)
     body = [token for unit in units for token in unit.ids]
     asked = next(choose) % len(units) if units else 0
-    tail = _render(family.question, lexicon, {"{shelf}": _shelf(asked)})
+    tail = [*_render(family.question, lexicon, {"{shelf}": _shelf(asked)}), *lexicon.suffix]
     padding = _padding(family, lexicon, choose, length - len(head) - len(body) - len(tail))
     ids = np.array([*head, *body, *padding, *tail], dtype=np.int32)
     if family.shared:

@@ -24,11 +24,13 @@ class Dialect:
 
     name: str
     completions_path: str
+    chat_path: str
     models_path: str
     version_path: str
     health_path: str
     metrics_path: str
     tokenize_path: str
+    detokenize_path: str
     reset_path: str
     server_info_path: str
     engine_label: str
@@ -87,11 +89,13 @@ _VLLM_FIELDS: tuple[tuple[str, object], ...] = (
 _VLLM = Dialect(
     name="vllm",
     completions_path="/v1/completions",
+    chat_path="/v1/chat/completions",
     models_path="/v1/models",
     version_path="/version",
     health_path="/health",
     metrics_path="/metrics",
     tokenize_path="/tokenize",
+    detokenize_path="/detokenize",
     reset_path="/reset_prefix_cache",
     server_info_path="/server_info?config_format=json",
     engine_label="engine",

@@ -13,10 +13,11 @@ from kvgate.domain.deployment import Capabilities, Endpoint
 from kvgate.domain.observation import Observation
 from kvgate.domain.probe import Arm, Probe
 from kvgate.domain.prompt import Ids
+from kvgate.engines.chat import ChatFrame, frame_between
 from kvgate.engines.dialects import Dialect
 from kvgate.engines.engine import HttpEngine
 from kvgate.engines.metrics import UnreadablePageError, parse_counters, parse_info
-from kvgate.engines.wire import ANY_HTTPX, encode_prompt, meaning, persistently, request_body
+from kvgate.engines.wire import ANY_HTTPX, encode_prompt, meaning, persistently
 from kvgate.engines.words import clip, error_text, parse_json
 from kvgate.errors import RemoteError
 
@@ -140,21 +141,46 @@ class EndpointDiscovery:
         return None, told
 
     def _no_answer(self, told: str) -> str:
+        how = (
+            "with a token-ID prompt" if self._engine.path == self._dialect.completions_path else "with one user message"
+        )
         return (
             f"{self._endpoint.name} ({self._endpoint.url}): a short completion failed: {told}; "
-            "make it answer /v1/completions with a token-ID prompt before gating it"
+            f"make it answer {self._engine.path} {how} before gating it"
         )
 
     async def tokenize(self, model: str, text: str, special: bool) -> tuple[int, ...]:
         """Token IDs of ``text`` as the server's tokenizer sees it."""
-        body = {"model": model, "prompt": text, "add_special_tokens": special}
+        tokens = await self._tokens({"model": model, "prompt": text, "add_special_tokens": special})
+        if text and not tokens:
+            raise RemoteError(f"{self._where(self._dialect.tokenize_path)}: {text[:20]!r} is tokenised to nothing")
+        return tokens
+
+    async def _tokens(self, body: dict[str, object]) -> tuple[int, ...]:
         reply = await self._json("POST", self._dialect.tokenize_path, body)
         tokens = reply.get("tokens")
         if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
             raise RemoteError(f"{self._where(self._dialect.tokenize_path)}: the reply has no list of tokens")
-        if text and not tokens:
-            raise RemoteError(f"{self._where(self._dialect.tokenize_path)}: {text[:20]!r} is tokenised to nothing")
         return tuple(tokens)
+
+    async def chat_frame(self, model: str) -> ChatFrame:
+        """What the chat template puts around one user message."""
+        one, other = [
+            await self._tokens({"model": model, "messages": [{"role": "user", "content": text}]})
+            for text in ("1 apple 2", "seven pears and a plum")
+        ]
+        try:
+            return frame_between(one, other)
+        except ValueError as error:
+            raise RemoteError(f"{self._where(self._dialect.tokenize_path)}: {error}") from None
+
+    async def detokenize(self, model: str, tokens: list[int]) -> str:
+        """The text of token IDs as the server's tokenizer has it."""
+        reply = await self._json("POST", self._dialect.detokenize_path, {"model": model, "tokens": tokens})
+        text = reply.get("prompt")
+        if not isinstance(text, str):
+            raise RemoteError(f"{self._where(self._dialect.detokenize_path)}: the reply has no text in 'prompt'")
+        return text
 
     async def _knows_salts(self, ids: tuple[int, ...]) -> bool:
         """Whether salts get through to the engine. Called where a request with a salt was answered.
@@ -163,10 +189,10 @@ class EndpointDiscovery:
         question: a 400 means that it was read.
         """
         fields = {"model": self._engine.model, "max_tokens": 1, "cache_salt": ""}
-        body = request_body(fields, encode_prompt(_array(ids)))
+        body = await self._engine.request(fields, encode_prompt(_array(ids)))
         try:
             response = await self._send(
-                "POST", self._dialect.completions_path, content=body, headers={"Content-Type": "application/json"}
+                "POST", self._engine.path, content=body, headers={"Content-Type": "application/json"}
             )
         except ANY_HTTPX:
             return False

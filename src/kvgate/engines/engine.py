@@ -11,6 +11,7 @@ from kvgate.domain.history import DropOutcome
 from kvgate.domain.observation import Observation
 from kvgate.domain.probe import Probe
 from kvgate.domain.prompt import Ids
+from kvgate.engines.chat import ChatPrompts
 from kvgate.engines.dialects import Dialect
 from kvgate.engines.logs import LogFile
 from kvgate.engines.metrics import CounterReader, UnreadablePageError
@@ -79,6 +80,7 @@ class HttpEngine:
         self._log = log
         self._wire = Wire(client, dialect.completions_path, settings.timeouts, settings.hide)
         self._id_fields = dialect.id_fields
+        self._chat: ChatPrompts | None = None
         self._reader = CounterReader(dialect)
         # Readings frame every probe; their requests are all alike, so each is built once.
         self._reading = client.build_request("GET", dialect.metrics_path, timeout=SIDE_CALL_S)
@@ -104,6 +106,22 @@ class HttpEngine:
         """Which of the dialect's fields to ask token IDs by; settled once, by the capability probe."""
         self._id_fields = fields
 
+    @property
+    def path(self) -> str:
+        """Where prompts are posted to."""
+        return self._dialect.completions_path if self._chat is None else self._dialect.chat_path
+
+    def speak_chat(self, prompts: ChatPrompts) -> None:
+        """Send every prompt as a chat from now on."""
+        self._chat = prompts
+        self._wire = Wire(self._client, self.path, self._settings.timeouts, self._settings.hide)
+
+    async def request(self, fields: dict[str, object], body: EncodedPrompt) -> bytes:
+        """A request of these fields, with the prompt as it is sent: token IDs, or the one message of a chat."""
+        if self._chat is None:
+            return request_body(fields, body)
+        return json.dumps({**fields, "messages": await self._chat.messages(body)}, separators=(",", ":")).encode()
+
     def encode(self, ids: Ids) -> Body:
         """Encode a prompt; done once per group."""
         return encode_prompt(ids)
@@ -124,7 +142,7 @@ class HttpEngine:
             **dict(self._dialect.fixed_fields),
             **dict.fromkeys(self._id_fields, True),
             "max_tokens": count,
-            "logprobs": settings.logprobs,
+            **({"logprobs": settings.logprobs} if self._chat is None else _chat_logprobs(settings.logprobs)),
             "ignore_eos": settings.ignore_eos,
             "stream": stream,
         }
@@ -135,7 +153,7 @@ class HttpEngine:
         if probe.salt is not None:
             fields["cache_salt"] = probe.salt
         request_id = f"kvgate-{settings.run_id}-{probe.id}{'-prefill' if prefill_only else ''}"
-        seen = await self._wire.complete(request_body(fields, body), body, request_id, stream, count, probe.rank)
+        seen = await self._wire.complete(await self.request(fields, body), body, request_id, stream, count, probe.rank)
         if settings.secret is None:
             return seen
         return replace(seen, detail=settings.hide(seen.detail), text=settings.hide(seen.text))
@@ -195,6 +213,10 @@ class HttpEngine:
         except ANY_HTTPX:
             return False
         return True
+
+
+def _chat_logprobs(count: int) -> dict[str, object]:
+    return {"logprobs": True, "top_logprobs": count}
 
 
 def _drop_reply(response: httpx.Response) -> DropReply:

@@ -22,7 +22,7 @@ def chat_text(messages: object) -> str:
     """The prompt of a chat: each message after its role, then the assistant's turn. Raises BadRequestError."""
     if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
         raise BadRequestError("messages: a list of objects with role and content is needed")
-    parts = [f"<|{each.get('role', 'user')}|> {_content(each.get('content'))} " for each in messages]
+    parts = [f"<|{each.get('role', 'user')}|>{_content(each.get('content'))}" for each in messages]
     return "".join(parts) + "<|assistant|>"
 
 

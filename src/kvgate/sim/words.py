@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from kvgate.sim.network import FIRST_USABLE_TOKEN, VOCABULARY
 
-_PIECES = re.compile(r"\s?[^\W\d_]+|\s?\d|\s?[^\w\s]|\s|_")
+_PIECES = re.compile(r" ?[^\W\d_]+|\d| ?[^\w\s]|\s|_")
 _SHOWN = re.compile(r"<\d+>|" + _PIECES.pattern)
 
 
