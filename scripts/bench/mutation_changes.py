@@ -17,6 +17,7 @@ MODULES = (
     "record",
     "observation",
     "counters",
+    "log",
     "evidence",
     "standing",
     "divergence",
@@ -27,6 +28,9 @@ MODULES = (
     "rows",
     "policy",
     "verdict",
+    "attribution",
+    "excess",
+    "canaries",
     "judge",
 )
 # What the judge does not decide by. The first three make text; the others are called by the gate or by no one here.

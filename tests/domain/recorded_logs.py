@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kvgate.domain.log import LogLine, LogWord
-from kvgate.domain.observation import EMPTY_BODY, Observation, Timing
+from kvgate.domain.observation import EMPTY_BODY, Leg, Observation, Outcome, Timing, Usage
 from kvgate.domain.policy import Policy, Source
 from kvgate.domain.probe import Arm
 from tests.domain.judging import OTHER, SUBJECTS
@@ -107,7 +107,35 @@ LOG = (
 )
 
 CACHED = {arm: with_usage(answer(), len(answer().token_ids or ()), HIT) for arm in SUBJECTS}
+
+
+def in_two_legs(cached: int) -> Observation:
+    """An answer by two legs: the first reply says how many tokens were cached, the second how many were transferred."""
+    first = Leg("prefill", Outcome.OK, "", 200, None, Usage(LENGTH, 1, cached), None)
+    whole = Usage(LENGTH, len(answer().token_ids or ()), LENGTH - 1)
+    return replace(answer(), usage=whole, legs=(first,))
+
+
+# Behind a decode engine cached tokens are the transfer's, so they contradict no counter.
+DECODED = {
+    arm: counters(LENGTH - HIT, 0, HIT, decode_prompt=LENGTH, transferred=LENGTH - 1, decode_local=0)
+    for arm in SUBJECTS
+}
 REPLY = (
+    of_one(
+        "reply: the first of two legs tells of the loads",
+        "PASS",
+        dict.fromkeys(SUBJECTS, in_two_legs(HIT)),
+        DECODED,
+        policy=needing(Source.REPLY),
+    ),
+    of_one(
+        "reply: the second of two legs tells of the transfer",
+        "INCONCLUSIVE EVIDENCE_MISSING TIER_NOT_COVERED",
+        dict.fromkeys(SUBJECTS, in_two_legs(0)),
+        DECODED,
+        policy=needing(Source.REPLY),
+    ),
     of_one("reply: it tells of the loads", "PASS", CACHED, policy=needing(Source.REPLY)),
     of_one(
         "reply: asked for and silent",

@@ -29,7 +29,8 @@ IMPORTANT = (
     r"^evidence:\w+: .* -> False$",
     r"^evidence:read_evidence: .* without \*",
     r"^counters:difference: .* -> (False|pass)$",
-    r"^standing:_(weigh|cut_short|void): .* -> False$",
+    r"^standing:_(weigh|cut_short|void|timed): .* -> False$",
+    r"^(log|canaries):\w+: .* -> (True|False)$",
     # the drift comparison
     r"^rows:exact_drift: .* -> (True|False)$",
     r"^rows:exact_drift: drift is None or drift == 0.0 without",

@@ -17,7 +17,7 @@ class Evidence:
     ``transferred``, ``decode_local`` and ``decode_computed`` are prompt tokens a decode engine got by transfer, from
     its own cache, and computed itself, None where there is none. ``external_asked`` is how many tokens the engine
     looked up in an external store, ``logged`` how many its log says were loaded. ``rank`` is the data-parallel engine
-    that served it. ``sources`` names what was read.
+    that served it. ``sources`` names the counters used.
     """
 
     computed: int | None = None
@@ -103,8 +103,7 @@ def with_log(evidence: Evidence, lines: tuple[LogLine, ...] | None, request_id: 
     if lines is None:
         return evidence
     said = read_lines(lines, request_id, evidence.external)
-    sources = (*evidence.sources, "log lines") if said.loads is not None else evidence.sources
-    return replace(evidence, logged=said.loads, sources=sources, problems=(*evidence.problems, *said.problems))
+    return replace(evidence, logged=said.loads, problems=(*evidence.problems, *said.problems))
 
 
 def unconfirmed(
