@@ -91,6 +91,11 @@ STACKS = {
         arguments=("--block-size", "32", "--disable-log-stats"),
     ),
     "no-reset": Stack("SmolLM2 over a Mooncake pool without developer endpoints", developer_endpoints=False),
+    "small-cache": Stack(
+        "SmolLM2 over a Mooncake pool that holds more than the server itself, without developer endpoints",
+        developer_endpoints=False,
+        arguments=("--block-size", "32", "--num-gpu-blocks-override", "80"),
+    ),
     "two-pools": Stack("SmolLM2 in fp32 over a Mooncake pool and, behind it, files on disk", pool="mooncake+example"),
     "pd": Stack(
         "prefill and decode over NIXL, no pool; own proxy and vllm-router",

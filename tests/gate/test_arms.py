@@ -217,6 +217,30 @@ def test_a_flood_that_is_too_small_is_seen(tmp_path: Path) -> None:
     assert ("INCONCLUSIVE", "LOCAL_NOT_DROPPED") == (ruling.verdict.value, ruling.reasons[0].reason.value)
 
 
+@pytest.mark.parametrize(("capacity", "forcing", "verdict"), [
+    (1100, "evict", "PASS"),
+    (1_000_000, "reset_local", "INCONCLUSIVE"),
+])  # fmt: skip
+def test_an_engine_that_drops_nothing_is_flooded_where_the_budget_has_room_for_it(
+    capacity: int, forcing: str, verdict: str, tmp_path: Path
+) -> None:
+    def change(deployment: Deployment, content: dict[str, Any], urls: dict[str, str]) -> None:
+        flooded(deployment, content, urls)
+        content["deployment"]["geometry"] = {"capacity": capacity}
+        content["gate"]["forcing"] = "auto"
+
+    plan, ruling = gated(tmp_path, "no_reset", USUAL, change)
+    assert (forcing, verdict) == (plan.forcing.value, ruling.verdict.value), ruling.reasons
+    if verdict != "PASS":
+        assert "RESET_UNAVAILABLE" == ruling.reasons[0].reason.value
+
+
+def test_what_a_flood_drove_out_of_the_pool_is_not_waited_for(tmp_path: Path) -> None:
+    _, ruling = gated(tmp_path, "never_put", USUAL, flooded)
+    assert ("INCONCLUSIVE", "EXTERNAL_MISS") == (ruling.verdict.value, ruling.reasons[0].reason.value)
+    assert 1 == arms_of(ruling)[Arm.EXTERNAL].attempts
+
+
 def test_a_restart_hook_that_fails_is_told(tmp_path: Path) -> None:
     def change(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
         content["hooks"] = {"restart": [sys.executable, "-c", "raise SystemExit('no such unit')"]}

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.live
 
 CASES: tuple[tuple[str, dict[str, dict[str, object]], str], ...] = (
     ("no-pool", {}, "PATH_NOT_EXERCISED"),
-    ("no-reset", {}, "RESET_UNAVAILABLE"),
+    ("no-reset", {"gate": {"forcing": "reset_local"}}, "RESET_UNAVAILABLE"),
     ("no-counters", {}, "COUNTERS_UNREADABLE"),
     ("mooncake", {"hooks": hooks("remove_all"), "limits": {"external_attempts": 2}}, "EXTERNAL_MISS"),
 )
@@ -23,7 +23,8 @@ def test_nothing_unproved_passes(
 ) -> None:
     with standing(stack, tmp_path) as lab:
         gate = {"tiers": [256], "groups_per_tier": 1}
-        gated = lab.gate(lab.config("vllm-mooncake", gate=gate, **changes))
+        changes = {**changes, "gate": {**gate, **changes.get("gate", {})}}
+        gated = lab.gate(lab.config("vllm-mooncake", **changes))
     assert gated.code == 3
     assert gated.reasons[0] == reason
 

@@ -77,7 +77,7 @@ class Connection:
             )
         behind = tuple(link.engine for link in prefill), tuple(link.engine for link in decode)
         if not gateways:
-            return (Entry(GatewayEngine(None, *behind), decode[0], prefill[0]),)
+            return (Entry(GatewayEngine(None, *behind, settle_s=self.config.limits.settle_s), decode[0], prefill[0]),)
         return (Entry(GatewayEngine(gateways[0].engine, *behind), gateways[0], prefill[0]),)
 
     def engines(self) -> dict[str, Engine]:
@@ -96,7 +96,8 @@ class Connection:
             return None
         if combined or not (prefill and decode):
             return combined[0].engine if combined else None
-        return GatewayEngine(None, tuple(link.engine for link in prefill), tuple(link.engine for link in decode))
+        behind = tuple(link.engine for link in prefill), tuple(link.engine for link in decode)
+        return GatewayEngine(None, *behind, settle_s=self.config.limits.settle_s)
 
     def _with(self, role: Role) -> tuple[Link, ...]:
         return tuple(link for link in self.links if link.endpoint.role is role)

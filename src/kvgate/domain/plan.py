@@ -260,7 +260,8 @@ class Plan:
     def computed_tokens(self) -> int:
         """Prompt tokens the plan makes the engine compute (not served from a cache)."""
         groups = (*self.groups, *self.canaries)
-        return sum(computed_tokens(group, step) for group in groups for step in group.steps)
+        floods = sum(step.drop_local for group in groups for step in group.steps) * self.flood_tokens
+        return floods + sum(computed_tokens(group, step) for group in groups for step in group.steps)
 
     def warmup_group(self) -> GroupPlan | None:
         """The group whose family and length the warm-up prompts have; None for an empty plan."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kvgate.domain.divergence import compare
 from kvgate.domain.observation import Observation, Outcome
-from kvgate.domain.plan import ArmStep, PairKind, Plan, Purpose
+from kvgate.domain.plan import ArmStep, Forcing, PairKind, Plan, Purpose
 from kvgate.domain.probe import LOCAL_BASELINES, Arm, Part, Path
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import Attempt, GroupRecord
@@ -78,12 +78,26 @@ def _again(plan: Plan, record: GroupRecord, step: ArmStep, attempts: list[Attemp
         return False
     # A reader that missed has computed the prompt and put it there itself: hitting that would prove no sharing.
     same_engine = not plan.forcing.two_readers
-    if step.arm is Arm.EXTERNAL and standing.unproven.reason in WORTH_WAITING and same_engine and _drops(plan, step):
+    if (
+        step.arm is Arm.EXTERNAL
+        and _worth_waiting(plan, standing.unproven.reason)
+        and same_engine
+        and _drops(plan, step)
+    ):
         wait = limits.settle_s * 2.0**count
         waited = sum(limits.settle_s * 2.0**number for number in range(1, count + 1))
         if count < limits.external_attempts and waited <= limits.put_deadline_s:
             return Send(step, count, True, wait, "asynchronous puts")
     return False
+
+
+def _worth_waiting(plan: Plan, reason: Reason) -> bool:
+    """Whether the same arm may come by its path a little later.
+
+    What floods the engine's own cache fills the pool as well. A prompt that is no longer there does not come back.
+    """
+    flooded = plan.forcing is Forcing.EVICT and reason is Reason.EXTERNAL_MISS
+    return reason in WORTH_WAITING and not flooded
 
 
 def _longest_wait(plan: Plan) -> float:

@@ -4,6 +4,8 @@ call, evidence is read from the engines behind it."""
 import json
 from dataclasses import replace
 
+import anyio
+
 from kvgate.domain.counters import Counter, Counters, Reading
 from kvgate.domain.history import DropOutcome
 from kvgate.domain.log import LogLine, LogWord
@@ -40,16 +42,21 @@ class GatewayEngine:
     """Sends probes through a gateway; drops caches of, and reads counters from, the engines behind it.
 
     Without an entry it plays the gateway itself: it sends every probe to the first prefill engine, for one token, and
-    then to the first decode engine, with the transfer parameters that came back.
+    then to the first decode engine, with the transfer parameters that came back, or ``settle_s`` later if none did.
     """
 
     def __init__(
-        self, entry: HttpEngine | None, prefill: tuple[HttpEngine, ...], decode: tuple[HttpEngine, ...]
+        self,
+        entry: HttpEngine | None,
+        prefill: tuple[HttpEngine, ...],
+        decode: tuple[HttpEngine, ...],
+        settle_s: float = 0.0,
     ) -> None:
         self._through = entry
         self._entry = entry if entry is not None else decode[0]
         self._prefill = prefill
         self._decode = decode
+        self._settle_s = settle_s
 
     @property
     def name(self) -> str:
@@ -70,7 +77,10 @@ class GatewayEngine:
         legs: tuple[Leg, ...] = (_leg(self._prefill[0].name, first),)
         if not first.ok:
             return replace(first, detail=f"{self._prefill[0].name}, prefill leg: {first.detail}", legs=legs)
-        # Without parameters the decode engine computes all again, which its counters will show.
+        if first.transfer is None:
+            # Decode finds the KV in a store, if anywhere; puts are asynchronous. Where it finds none it computes all
+            # again, which its counters will show.
+            await anyio.sleep(self._settle_s)
         second = await self._entry.leg(probe, body, first.transfer)
         legs = (*legs, _leg(self._entry.name, second))
         if not second.ok:

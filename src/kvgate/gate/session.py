@@ -34,6 +34,8 @@ from kvgate.domain.record import RunRecord
 from kvgate.ports import Body, Clock, DropReply, Engine, Hooks, Sink, Watcher
 
 DROP_TRIES = 6
+# Tokens of a prompt that only fills a cache, at most.
+LONGEST_FLOOD = 16_384
 ALIVE_TRIES = 3
 WARMUP_PROBES = 2
 GROSS_GROUPS = 2
@@ -306,17 +308,21 @@ class Session:
 
     async def _flood(self, group: GroupPlan, send: Send, engine: Engine) -> DropReply:
         """Send other prompts until as many tokens went through as drive everything else out."""
-        count = -(-self._plan.flood_tokens // group.length)
+        geometry = self._plan.geometry
+        # Few long prompts do it sooner than many short ones.
+        room = min(geometry.max_model_len - self._plan.max_tokens, self._plan.flood_tokens, LONGEST_FLOOD)
+        length = max(group.length, room)
+        count = -(-self._plan.flood_tokens // length)
         for _ in range(count):
             self._flooded += 1
             name = f"flood-{self._flooded}"
-            prompt = self._prompts.make((group.family, group.language), name, group.length)
+            prompt = self._prompts.make((group.family, group.language), name, length)
             step = ArmStep(Arm.WARMUP, engine.name, Path.COLD, "a", rank=send.step.rank)
-            probe = replace(self._probe(name, step, 0, group.length, prompt.sha256), max_tokens=1)
+            probe = replace(self._probe(name, step, 0, length, prompt.sha256), max_tokens=1)
             await self._send(engine, probe, engine.encode(prompt.ids))
-            self._computed += group.length
+            self._computed += length
             self._check_budget()
-        return DropReply(DropOutcome.DROPPED, f"flooded with {count} prompts of {group.length} tokens")
+        return DropReply(DropOutcome.DROPPED, f"flooded with {count} prompts of {length} tokens")
 
     async def _hook(self, when: str, hooks: Mapping[Arm, tuple[str, ...]], group: GroupPlan, send: Send) -> bool:
         """Run the arm's hook if it has one; False if it failed."""
