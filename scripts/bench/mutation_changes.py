@@ -38,6 +38,7 @@ LEFT_ALONE = {
     ("rows", "_told"),
     ("rows", "_where"),
     ("judge", "_drift_problem"),
+    ("canaries", "canary_notes"),
     ("evidence", "counted"),
     ("observation", "Observation.has_non_finite_logprobs"),
     ("record", "RunRecord.forget"),

@@ -17,6 +17,7 @@ from kvgate.store.run_directory import HISTORY, MANIFEST, read_history, read_man
 from tests.domain import (
     recorded_answers,
     recorded_arms,
+    recorded_attribution,
     recorded_canaries,
     recorded_evidence,
     recorded_gateway,
@@ -41,6 +42,7 @@ def written() -> tuple[Case, ...]:
         *recorded_evidence.CASES,
         *recorded_answers.CASES,
         *recorded_arms.CASES,
+        *recorded_attribution.CASES,
         *recorded_canaries.CASES,
         *recorded_ties.CASES,
         *recorded_pairs.CASES,

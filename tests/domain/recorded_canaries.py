@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kvgate.domain.history import Entry, GroupStarted, ProbeAnswered, ProbeSent
+from kvgate.domain.history import Entry, GroupStarted, ProbeAnswered, ProbeSent, RunCompleted, RunStopped
 from kvgate.domain.observation import Observation
 from kvgate.domain.plan import ArmStep, GroupPlan, Purpose
 from kvgate.domain.policy import Policy, PolicyName
 from kvgate.domain.probe import Arm, Path, Probe, probe_id
+from kvgate.domain.reasons import Problem, Reason
 from tests.domain.judging import OTHER
 from tests.domain.making import TOKENS, answer, group_plan, lost, refused, run_plan
 from tests.domain.recorded_case import Case, history, of_run
 
 STEP = ArmStep(Arm.CANARY, "a", Path.COLD, "a")
+STOPPED = RunStopped(1.0, Problem(Reason.BUDGET_EXHAUSTED, "over"))
 STRICT = Policy(name=PolicyName.STRICT)
 
 
@@ -22,6 +24,12 @@ def canary(number: int) -> GroupPlan:
 
 
 CANARIES = tuple(map(canary, (1, 2, 3)))
+
+
+def cut_off(name: str, required: str, *ends: Entry) -> Case:
+    """A clean group, and an end before any canary was sent."""
+    group = group_plan("g1")
+    return Case(name, replace(run_plan(group), canaries=CANARIES), (*history(group), *ends), required)
 
 
 def sent(
@@ -54,6 +62,9 @@ CASES = (
     sent("canaries: another's nonce in the second wave", "FAIL LEAK", {(2, 1): FOREIGN}),
     sent("canaries: the answer to another's prompt", "FAIL LEAK", {(2, 1): replace(answer(), echo_sha256="sha3")}),
     sent("canaries: the answer to its own prompt", "PASS", {(3, 1): replace(answer(), echo_sha256="sha3")}),
+    cut_off("canaries: interrupted before", "INCONCLUSIVE INTERRUPTED"),
+    cut_off("canaries: stopped before", "INCONCLUSIVE BUDGET_EXHAUSTED", STOPPED),
+    cut_off("canaries: never sent", "INCONCLUSIVE OBSERVATION_MISSING", RunCompleted(1.0)),
     sent("canaries: one lost", "INCONCLUSIVE OBSERVATION_MISSING", {(2, 0): lost()}),
     sent("canaries: one refused", "INCONCLUSIVE OBSERVATION_MISSING", {(2, 1): refused()}),
 )

@@ -259,4 +259,29 @@ ENVELOPE = (
     envelope("cold repeats do not inform the transfer", "FAIL DIVERGED", Arm.COLD_REPEAT),
 )
 
-CASES: tuple[Case, ...] = (*TRANSFER, *SHAPES, *ALIKE, *ENVELOPE)
+
+def leaving_off(name: str, required: str, prefilled: int) -> Case:
+    """A run whose prefill side leaves the last token to decode, and counts so many tokens of every prompt."""
+    made, decode = (
+        group(),
+        {"decode_prompt": LENGTH, "decode_computed": 1, "decode_local": 0, "transferred": LENGTH - 1},
+    )
+    # Where prefill has one token less, a hit is that much shorter; it computes what is then left.
+    hit = HIT - 1
+    by_path = {Path.COLD: (0, 0), Path.LOCAL: (hit, 0), Path.EXTERNAL: (0, hit)}
+    readings: dict[Arm, Counters | None] = {
+        step.arm: counters(prefilled - sum(by_path[step.path]), *by_path[step.path], rank="0", **decode)
+        for step in made.steps
+        if step.endpoint == "g"
+    }
+    plan = plan_of(replace(made, expected_local=hit, expected_external=hit))
+    plan = replace(plan, geometry=replace(plan.geometry, prefill_drops=1))
+    return of_run(f"gateway: {name}", required, plan, passed(plan.groups[0], {}, readings))
+
+
+LEAVING_OFF = (
+    leaving_off("prefill leaves a token to decode", "PASS", LENGTH - 1),
+    leaving_off("prefill counts a token too many", "INCONCLUSIVE FOREIGN_TRAFFIC TIER_NOT_COVERED", LENGTH),
+    leaving_off("prefill counts a token too few", "INCONCLUSIVE EVIDENCE_MISSING TIER_NOT_COVERED", LENGTH - 2),
+)
+CASES: tuple[Case, ...] = (*LEAVING_OFF, *TRANSFER, *SHAPES, *ALIKE, *ENVELOPE)

@@ -87,6 +87,20 @@ LOG = (
         external=0,
     ),
     logged(
+        "log: a failure of this request by name",
+        "INCONCLUSIVE LOAD_FAILED TIER_NOT_COVERED",
+        {
+            arm: (looked_up(arm, HIT), replace(looked_up(arm, 0), word=LogWord.LOAD_FAILED, load=None))
+            for arm in SUBJECTS
+        },
+    ),
+    logged(
+        "log: a load under a proxy's name, and a failure under none",
+        "INCONCLUSIVE LOAD_FAILED TIER_NOT_COVERED",
+        both(HIT_OTHERS, LogLine(LogWord.LOAD_FAILED, FAILURE)),
+        policy=needing(Source.LOG),
+    ),
+    logged(
         "log: what happened to others",
         "PASS",
         {arm: (looked_up(arm, HIT), replace(HIT_OTHERS, word=LogWord.LOAD_FAILED), STARTED) for arm in SUBJECTS},

@@ -28,6 +28,8 @@ from tests.domain.making import (
     run_plan,
     whole_run,
 )
+from tests.domain.recorded_attribution import CASES_LAID, Laid
+from tests.domain.recorded_case import told
 
 
 def test_alignment_makes_cold_pairs_exact_only_when_another_group_proves_it() -> None:
@@ -255,3 +257,12 @@ def test_a_flip_that_no_logprob_explains_is_undecided_not_wrong() -> None:
     answers: Answers = {**dict.fromkeys(ARMS, bare), **both(other)}
     ruling = judged(answers, policy=Policy(accept_ids_only=True))
     assert (Verdict.INCONCLUSIVE, Reason.LOGPROBS_UNUSABLE) == (ruling.verdict, ruling.reasons[0].reason)
+
+
+@pytest.mark.parametrize("laid", CASES_LAID, ids=lambda laid: laid.case.name)
+def test_what_fails_is_laid_at_the_part_that_is_wrong(laid: Laid) -> None:
+    ruling = laid.case.judged()
+    assert laid.case.required == told(ruling)
+    said = {pair.subject.value: pair.attribution for group in ruling.groups for pair in group.pairs if pair.attribution}
+    assert laid.parts.keys() <= said.keys()
+    assert laid.parts == {subject: said[subject].split(":")[0] for subject in laid.parts}

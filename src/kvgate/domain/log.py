@@ -43,27 +43,23 @@ def read_lines(lines: tuple[LogLine, ...], request_id: str, external: int | None
     have other names: then all lines count if they name one request only. Failures without a name always count.
     """
     mine = _of(lines, request_id)
-    failed = next((line for line in (*mine, *lines) if line.word is LogWord.LOAD_FAILED and _is_mine(line, mine)), None)
+    failures = (line for line in lines if line.word is LogWord.LOAD_FAILED and (not line.request or line in mine))
+    failed = next(failures, None)
     problems = [Problem(Reason.LOAD_FAILED, f"the log says: {failed.text}")] if failed is not None else []
-    told = [line.load for line in mine if line.word is not LogWord.LOAD_FAILED and line.load is not None]
+    told = [line for line in mine if line.load is not None]
     if not told:
         return Logged(None, tuple(problems))
     # What was in fact retrieved, if the engine says so, else what it last meant to load.
-    loads = told[-1]
-    if external is not None and bool(loads) != bool(external):
-        said = next(line.text for line in reversed(mine) if line.load == loads)
-        detail = f"the counters show {external} external tokens, the log says: {said}"
+    last = told[-1]
+    if external is not None and bool(last.load) != bool(external):
+        detail = f"the counters show {external} external tokens, the log says: {last.text}"
         problems.append(Problem(Reason.SENSOR_CONFLICT, detail))
-    return Logged(loads, tuple(problems))
+    return Logged(last.load, tuple(problems))
 
 
 def _of(lines: tuple[LogLine, ...], request_id: str) -> list[LogLine]:
-    named = [line for line in lines if line.request and request_id in line.request]
+    named = [line for line in lines if request_id in line.request]
     if named:
         return named
     requests = {line.request for line in lines if line.request}
-    return [line for line in lines if line.request] if len(requests) == 1 else []
-
-
-def _is_mine(line: LogLine, mine: list[LogLine]) -> bool:
-    return not line.request or line in mine
+    return list(lines) if len(requests) == 1 else []
