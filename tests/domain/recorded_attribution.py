@@ -35,12 +35,12 @@ def each(arms: tuple[Arm, ...], tokens: tuple[int, ...]) -> Answers:
     return dict.fromkeys(arms, answer(tokens))
 
 
-def laid(name: str, required: str, answers: Answers, parts: dict[str, str]) -> Laid:
-    """A group behind a gateway beside a clean one, whose nonce a leak would show."""
+def laid(name: str, required: str, answers: Answers, parts: dict[str, str], others: Answers | None = None) -> Laid:
+    """A group behind a gateway beside another, whose nonce a leak would show."""
     made, other = group(), group("g2", "222222222222")
     legs: Readings = {arm: passed_on(Path.LOCAL) for arm in TWO_LEG}
     alone: Readings = dict.fromkeys(DIRECT, counters(*split(Path.LOCAL)))
-    histories = [passed(one, given, {**legs, **alone}) for one, given in ((made, answers), (other, {}))]
+    histories = [passed(one, given, {**legs, **alone}) for one, given in ((made, answers), (other, others or {}))]
     return Laid(of_run(f"laid: {name}", required, plan_of(made, other), *histories), parts)
 
 
@@ -52,7 +52,7 @@ def turn() -> GroupPlan:
     return replace(made, purpose=Purpose.CONTINUATION, steps=steps, pairs=pairs_of(steps), sizes=sizes)
 
 
-def continued(name: str, required: str, answers: Answers, parts: dict[str, str]) -> Laid:
+def continued(name: str, required: str, answers: Answers, parts: dict[str, str], others: Answers | None = None) -> Laid:
     whole, reused = LENGTH + 64, LENGTH + 32
     by_path = {
         Path.COLD: counters(whole, 0, 0, external_queries=whole),
@@ -63,7 +63,9 @@ def continued(name: str, required: str, answers: Answers, parts: dict[str, str])
     readings: Readings = {step.arm: by_path[step.path] for step in made.steps if step.part is Part.CONTINUED}
     beside = group_plan("g1")
     return Laid(
-        of_run(f"laid: {name}", required, run_plan(beside, made), history(beside), history(made, answers, readings)),
+        of_run(
+            f"laid: {name}", required, run_plan(beside, made), history(beside, others), history(made, answers, readings)
+        ),
         parts,
     )
 
@@ -97,6 +99,20 @@ CASES_LAID = (
         "FAIL LEAK",
         {**WRONG_EVERYWHERE, **dict.fromkeys(SUBJECTS, LEAKED)},
         {"external": "isolation"},
+    ),
+    laid(
+        "a leak stays one beside a wrong transfer",
+        "FAIL LEAK DIVERGED",
+        {Arm.EXTERNAL: LEAKED},
+        {"external": "isolation", "two_leg": "transfer"},
+        others=WRONG_EVERYWHERE,
+    ),
+    continued(
+        "what decode wrote, and a pool that is wrong as well",
+        "FAIL DIVERGED",
+        each((Arm.CONTINUATION_LOCAL, Arm.CONTINUATION_LOCAL_REPEAT, Arm.CONTINUATION), OTHER),
+        {"continuation_local": "local path", "external": "external path"},
+        others=each(SUBJECTS, THIRD),
     ),
     continued(
         "what decode wrote, and what was loaded of it",

@@ -31,6 +31,9 @@ IMPORTANT = (
     r"^counters:difference: .* -> (False|pass)$",
     r"^standing:_(weigh|cut_short|void|timed): .* -> False$",
     r"^(log|canaries):\w+: .* -> (True|False)$",
+    # the part that is blamed
+    r"^attribution:laid_at_one_door(\.laid)?: .* -> (True|False)$",
+    r"^attribution:_DOORS: .* without ",
     # the drift comparison
     r"^rows:exact_drift: .* -> (True|False)$",
     r"^rows:exact_drift: drift is None or drift == 0.0 without",
