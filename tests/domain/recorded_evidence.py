@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from kvgate.domain.counters import Counter, Counters, Reading
 from kvgate.domain.history import DropOutcome
-from kvgate.domain.observation import Usage
+from kvgate.domain.observation import Observation, Usage
 from kvgate.domain.policy import Grade, Policy
 from kvgate.domain.probe import Arm
 from tests.domain.judging import OTHER, SUBJECTS, both
@@ -45,6 +45,11 @@ def only(reading: Counters, *kept: Counter) -> Counters:
 
 def without(reading: Counters, *dropped: Counter) -> Counters:
     return replace(reading, readings=tuple(each for each in reading.readings if each.counter not in dropped))
+
+
+def split_as(local: int | None, external: int | None) -> Observation:
+    """The answer with the engine's own split of what was cached."""
+    return replace(answer(), usage=Usage(LENGTH, len(TOKENS), None, local, external))
 
 
 def split(one: Counters, other: Counters) -> Counters:
@@ -264,6 +269,10 @@ CONFLICTS = (
         "usage says more cached tokens", open_by("SENSOR_CONFLICT"), both(with_usage(answer(), len(TOKENS), HIT + 16))
     ),
     of_one("usage says fewer cached tokens", open_by("SENSOR_CONFLICT"), both(with_usage(answer(), len(TOKENS), 0))),
+    of_one("usage tells the same split", "PASS", both(split_as(0, HIT))),
+    of_one("usage tells of local tokens", open_by("SENSOR_CONFLICT"), both(split_as(HIT, 0))),
+    of_one("usage tells of fewer external tokens", open_by("SENSOR_CONFLICT"), both(split_as(None, HIT - 16))),
+    of_one("usage tells of external tokens only", "PASS", both(split_as(None, HIT))),
     of_one("usage says as many cached tokens", "PASS", both(with_usage(answer(), len(TOKENS), HIT))),
     of_one("usage agrees at the local hit", "PASS", {Arm.LOCAL: with_usage(answer(), len(TOKENS), HIT)}),
     of_one("no usage", "PASS", both(replace(answer(), usage=None))),

@@ -29,7 +29,7 @@ from tests.domain.making import (
     whole_run,
 )
 from tests.domain.recorded_attribution import CASES_LAID, Laid
-from tests.domain.recorded_case import told
+from tests.domain.recorded_case import history, told
 
 
 def test_alignment_makes_cold_pairs_exact_only_when_another_group_proves_it() -> None:
@@ -266,3 +266,10 @@ def test_what_fails_is_laid_at_the_part_that_is_wrong(laid: Laid) -> None:
     said = {pair.subject.value: pair.attribution for group in ruling.groups for pair in group.pairs if pair.attribution}
     assert laid.parts.keys() <= said.keys()
     assert laid.parts == {subject: said[subject].split(":")[0] for subject in laid.parts}
+
+
+def test_f11_requests_that_were_sent_again_are_counted() -> None:
+    again = replace(answer(), marks=("retried",))
+    group = group_plan("g1")
+    ruling = judge(run_plan(group), RunRecord(whole_run(history(group, {Arm.COLD: again, Arm.LOCAL: again}))))
+    assert any(note.startswith(f"2 of {len(group.steps)} requests were sent again") for note in ruling.notes)

@@ -108,7 +108,8 @@ def test_f04_a_doubled_first_token_is_the_proxys_and_no_corruption(tmp_path: Pat
     one, other = (hear(chunk(list(ids), "x", "length"), usage(16)) for ids in (tokens, (100, *tokens[:-1])))
     divergence = compare(one, other).divergence
     assert divergence is not None
-    assert DivergenceClass.FIRST_TOKEN is divergence.kind
+    assert (DivergenceClass.FIRST_TOKEN, 1) == (divergence.kind, divergence.shift)
+    assert "FIRST_TOKEN(+1)" in driven.ruling["reasons"][0]["detail"]
 
 
 def test_f05_a_lost_first_token_is_the_proxys_too(tmp_path: Path) -> None:
@@ -116,6 +117,7 @@ def test_f05_a_lost_first_token_is_the_proxys_too(tmp_path: Path) -> None:
         edit_answers(server, lost)
         driven = run_gate(tmp_path, server)
     assert (1, "FIRST_TOKEN") == (driven.code, driven.reasons[0])
+    assert "FIRST_TOKEN(-1)" in driven.ruling["reasons"][0]["detail"]
     assert not {"DIVERGED", "DIVERGED_INTERMITTENT", "DRIFT"} & found(driven)
 
 

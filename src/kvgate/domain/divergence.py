@@ -35,7 +35,7 @@ class Divergence:
 
     ``index`` is the first differing position. Ranks are 0-based places of the *other* side's token in a
     side's top-k, None outside it. ``gap_*`` is how much likelier (nats) a side held its own token than the
-    other side's. ``shift`` is set for SHIFT: the subject lags by that many positions.
+    other side's. ``shift`` is set for SHIFT and FIRST_TOKEN: the subject lags by that many positions.
     """
 
     index: int
@@ -159,7 +159,7 @@ def _kind(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[DivergenceClas
         return DivergenceClass.DEGENERATE, 0
     if (lost or doubled) and not is_degenerate(right):
         # A looping text is its own neighbour; that is no lost token.
-        return DivergenceClass.FIRST_TOKEN, 0
+        return DivergenceClass.FIRST_TOKEN, 1 if doubled else -1
     for shift in (step for size in range(1, MAX_SHIFT + 1) for step in (size, -size)):
         ours = left[: len(left) - shift] if shift > 0 else left[-shift:]
         other = right[shift:] if shift > 0 else right[: len(right) + shift]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from kvgate.domain.counters import Counter, CounterDelta, Counters, difference
 from kvgate.domain.log import LogLine, read_lines
-from kvgate.domain.observation import Observation
+from kvgate.domain.observation import Observation, Usage
 from kvgate.domain.policy import Grade, Policy, Source
 from kvgate.domain.probe import Path
 from kvgate.domain.reasons import Problem, Reason
@@ -195,7 +195,18 @@ def _conflicts(
     if usage is not None and usage.cached_tokens is not None and usage.cached_tokens != local + external:
         detail = f"the reply says {usage.cached_tokens} cached tokens, the counters {local} local + {external} external"
         problems.append(Problem(Reason.SENSOR_CONFLICT, detail))
+    problems += _split_conflict(usage, local, external)
     return tuple(problems)
+
+
+def _split_conflict(usage: Usage | None, local: int, external: int) -> list[Problem]:
+    """Whether the reply's own split of its cached tokens says otherwise; newer engines tell it, per request."""
+    told = (usage.local_cached_tokens, usage.external_cached_tokens) if usage is not None else (None, None)
+    wrong = [(said, seen) for said, seen in zip(told, (local, external), strict=True) if said not in (None, seen)]
+    if not wrong:
+        return []
+    detail = f"the reply tells of {told[0]} local and {told[1]} external tokens, the counters {local} and {external}"
+    return [Problem(Reason.SENSOR_CONFLICT, detail)]
 
 
 def exercised_problem(path: Path, expected: tuple[int, int], evidence: Evidence, policy: Policy) -> Problem | None:

@@ -379,10 +379,21 @@ def _tokens(views: tuple[GroupView, ...], field: str) -> Iterable[int]:
 
 
 def _notes(plan: Plan, views: tuple[GroupView, ...], proven: bool) -> tuple[str, ...]:
-    found = _idle_engines(plan, views)
+    found = _idle_engines(plan, views) + _sent_again(views)
     if any(view.record.plan.aligned for view in views) and not proven:
         found += (f"{Reason.ALIGNMENT_UNPROVEN.value}: aligned lengths were chosen, but no group shows it",)
     return found
+
+
+def _sent_again(views: tuple[GroupView, ...]) -> tuple[str, ...]:
+    """How many requests were sent a second time because the connection broke before the first byte."""
+    attempts = [each for view in views for arm in view.record.attempts.values() for each in arm]
+    count = sum(each.observation is not None and "retried" in each.observation.marks for each in attempts)
+    return (
+        (f"{count} of {len(attempts)} requests were sent again: the connection broke before a byte came",)
+        if count
+        else ()
+    )
 
 
 def _idle_engines(plan: Plan, views: tuple[GroupView, ...]) -> tuple[str, ...]:

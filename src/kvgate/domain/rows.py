@@ -382,7 +382,7 @@ def decide(view: PairView) -> Ruling:
 
 
 def _where(divergence: Divergence) -> str:
-    shift = f"({divergence.shift:+d})" if divergence.kind is DivergenceClass.SHIFT else ""
+    shift = f"({divergence.shift:+d})" if divergence.shift else ""
     return f"{divergence.kind.value}{shift} at output token {divergence.index}"
 
 
