@@ -312,7 +312,7 @@ def down(name: str) -> None:
         pid = int(pid_text)
         if start_time(pid) == started:
             end_group(pid)
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def end_group(pid: int) -> None:
