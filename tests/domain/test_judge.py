@@ -14,6 +14,7 @@ from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import RunRecord
 from kvgate.domain.ruling import RunVerdict
 from kvgate.domain.verdict import Verdict
+from tests.domain import recorded_canaries
 from tests.domain.judging import OTHER, SUBJECTS, TIED, both, judged, near_tie, pair, pair_of
 from tests.domain.making import (
     ARMS,
@@ -273,3 +274,10 @@ def test_f11_requests_that_were_sent_again_are_counted() -> None:
     group = group_plan("g1")
     ruling = judge(run_plan(group), RunRecord(whole_run(history(group, {Arm.COLD: again, Arm.LOCAL: again}))))
     assert any(note.startswith(f"2 of {len(group.steps)} requests were sent again") for note in ruling.notes)
+
+
+def test_canaries_that_were_not_answered_are_not_said_to_be_clean() -> None:
+    never = next(case for case in recorded_canaries.CASES if case.name == "canaries: never sent").judged()
+    assert any(note.endswith("0 of 6 were answered") for note in never.notes)
+    clean = recorded_canaries.CASES[0].judged()
+    assert any(note.endswith("6 of 6 were answered, none of them with another's nonce") for note in clean.notes)

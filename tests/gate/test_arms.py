@@ -13,6 +13,8 @@ from kvgate.cli.output import ProgressWatcher
 from kvgate.cli.run import carry_out
 from kvgate.cli.selftest import config_for
 from kvgate.config.load import load_config_with_digest
+from kvgate.domain.geometry import branch_tail
+from kvgate.domain.history import ProbeSent
 from kvgate.domain.judge import judge
 from kvgate.domain.plan import Plan, Purpose
 from kvgate.domain.probe import Arm
@@ -48,6 +50,16 @@ def gated(
     return run_async(_gated, folder, fault, arms or [*USUAL, *LATER], change, made)
 
 
+async def ruled(folder: Path, content: dict[str, Any]) -> tuple[Plan, RunVerdict]:
+    """Plan and ruling of a run with this configuration, which is kept in the folder."""
+    path = folder / "gate.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    config, digest = load_config_with_digest(path)
+    run, _ = await carry_out(config, (path, digest), None, ProgressWatcher(quiet=True))
+    plan = read_manifest(run).plan
+    return plan, judge(plan, RunRecord(read_history(run)))
+
+
 async def _gated(
     folder: Path, fault: str, arms: list[str], change: Change, made: dict[str, Any]
 ) -> tuple[Plan, RunVerdict]:
@@ -62,12 +74,7 @@ async def _gated(
             apart = {"name": "apart", "role": "reference", "url": others["engine"]}
             content["deployment"]["endpoints"].append(apart)
         change(deployment, content, urls)
-        path = folder / "gate.yaml"
-        path.write_text(yaml.safe_dump(content), encoding="utf-8")
-        config, digest = load_config_with_digest(path)
-        run, _ = await carry_out(config, (path, digest), None, ProgressWatcher(quiet=True))
-    plan = read_manifest(run).plan
-    return plan, judge(plan, RunRecord(read_history(run)))
+        return await ruled(folder, content)
 
 
 def arms_of(ruling: RunVerdict) -> dict[Arm, ArmSummary]:
@@ -233,6 +240,26 @@ def test_an_engine_that_drops_nothing_is_flooded_where_the_budget_has_room_for_i
     assert (forcing, verdict) == (plan.forcing.value, ruling.verdict.value), ruling.reasons
     if verdict != "PASS":
         assert "RESET_UNAVAILABLE" == ruling.reasons[0].reason.value
+
+
+def test_floods_for_boundary_groups_count_too(tmp_path: Path) -> None:
+    def change(deployment: Deployment, content: dict[str, Any], urls: dict[str, str]) -> None:
+        flooded(deployment, content, urls)
+        # Room for the floods of one tier's group, not for those of the lengths around its edges.
+        content["deployment"]["geometry"] = {"capacity": 300_000}
+        content["gate"] |= {"forcing": "auto", "boundaries": True, "tiers": [300, 531]}
+
+    plan, ruling = gated(tmp_path, "no_reset", USUAL, change)
+    assert ("reset_local", "RESET_UNAVAILABLE") == (plan.forcing.value, ruling.reasons[0].reason.value)
+
+
+def test_what_two_branches_share_ends_in_the_middle_of_a_block(tmp_path: Path) -> None:
+    plan, _ = gated(tmp_path, arms=[*USUAL, "branch"])
+    (run,) = (tmp_path / "runs").iterdir()
+    sent = {entry.probe.arm: entry.probe for entry in read_history(run) if isinstance(entry, ProbeSent)}
+    alike, tail = branch_tail(plan.geometry.granule)
+    assert 0 < alike < plan.geometry.granule
+    assert alike == (sent[Arm.BRANCH].length - tail) % plan.geometry.granule
 
 
 def test_what_a_flood_drove_out_of_the_pool_is_not_waited_for(tmp_path: Path) -> None:

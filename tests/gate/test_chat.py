@@ -1,5 +1,6 @@
 """The whole tool over the chat endpoint: the same prompts, the same proof, another door."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ from kvgate.domain.reasons import Reason
 from kvgate.domain.verdict import Verdict
 from kvgate.engines.chat import ChatFrame, frame_between
 from kvgate.sim.deployment import Deployment
+from kvgate.sim.node import RefusedError
 from kvgate.sim.topology import Topology
 from kvgate.store.run_directory import read_history
 from tests.gate.test_arms import LATER, USUAL, gated
+
+# Texts that are made before the second group.
+ENOUGH = 20
 
 
 def as_chat(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
@@ -59,6 +64,25 @@ def test_c10_a_template_that_makes_another_prompt_of_it_compares_nothing(tmp_pat
     _, ruling = gated(tmp_path, arms=USUAL, change=change)
     assert ruling.verdict is Verdict.INCONCLUSIVE
     assert Reason.PROMPT_CHANGED in {problem.reason for problem in ruling.reasons}
+
+
+def test_a_server_that_no_longer_gives_the_text_is_no_crash_and_no_failure(tmp_path: Path) -> None:
+    def change(deployment: Deployment, content: dict[str, Any], urls: dict[str, str]) -> None:
+        as_chat(deployment, content, urls)
+        words, asked = deployment.nodes["engine"].memory.words, iter(range(10**6))
+        plain = words.text
+        # The first questions are answered; detokenising gives out once groups are under way.
+        words.text = lambda ids: _plain_or_none(plain, list(ids), next(asked))  # type: ignore[method-assign]
+
+    _, ruling = gated(tmp_path, arms=USUAL, change=change)
+    assert (Verdict.INCONCLUSIVE, Reason.OBSERVATION_MISSING) == (ruling.verdict, ruling.reasons[0].reason)
+    assert "/detokenize" in ruling.reasons[0].detail
+
+
+def _plain_or_none(plain: Callable[[list[int]], str], ids: list[int], number: int) -> str:
+    if len(ids) > 100 and number > ENOUGH:
+        raise RefusedError(500, "no text any more")
+    return plain(ids)
 
 
 @pytest.mark.parametrize(("one", "other", "frame"), [

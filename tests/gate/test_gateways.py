@@ -7,17 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from kvgate.cli.event_loop import run_async
-from kvgate.cli.output import ProgressWatcher
-from kvgate.cli.run import carry_out
 from kvgate.cli.selftest import config_for
-from kvgate.config.load import load_config_with_digest
-from kvgate.domain.judge import judge
 from kvgate.domain.plan import Forcing, Plan, Route
 from kvgate.domain.reasons import Reason
-from kvgate.domain.record import RunRecord
 from kvgate.domain.ruling import RunVerdict
 from kvgate.domain.verdict import Verdict
 from kvgate.sim.deployment import Deployment, make_deployment, serving
@@ -25,8 +19,7 @@ from kvgate.sim.faults import BY_NAME
 from kvgate.sim.http import HttpAnswer, HttpRequest, call, listening
 from kvgate.sim.presets import PRESETS, scaled
 from kvgate.sim.topology import Topology
-from kvgate.store.run_directory import read_history, read_manifest
-from tests.gate.test_arms import USUAL, gated
+from tests.gate.test_arms import USUAL, blamed, gated, ruled
 
 Meddle = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -53,17 +46,7 @@ async def _through_a_gateway(folder: Path, meddle: Meddle, fault: str) -> tuple[
             both = {"gateway": f"http://127.0.0.1:{port}", "engine": urls["engine"]}
             content: dict[str, Any] = config_for(BY_NAME["healthy"], both, folder)
             content["gate"] |= {"arms": USUAL, "tiers": [531], "groups_per_tier": 2}
-            path = folder / "gate.yaml"
-            path.write_text(yaml.safe_dump(content), encoding="utf-8")
-            config, digest = load_config_with_digest(path)
-            run, _ = await carry_out(config, (path, digest), None, ProgressWatcher(quiet=True))
-    plan = read_manifest(run).plan
-    return plan, judge(plan, RunRecord(read_history(run)))
-
-
-def blamed(ruling: RunVerdict) -> set[str]:
-    said = [pair.attribution for group in ruling.groups for pair in group.pairs if pair.attribution]
-    return {text.split(":")[0] for text in said}
+            return await ruled(folder, content)
 
 
 def test_c40_an_engine_behind_a_gateway_is_gated_by_both_ways_in(tmp_path: Path) -> None:
@@ -90,6 +73,18 @@ def test_c40_a_gateway_that_is_in_order_is_not_blamed_for_the_pool(tmp_path: Pat
     _, ruling = through_a_gateway(tmp_path, lambda body: body, "zero_block")
     assert ruling.verdict is Verdict.FAIL
     assert {"external path"} == blamed(ruling)
+
+
+def test_a_gateway_beside_more_than_one_engine_is_passed_by(tmp_path: Path) -> None:
+    """Which engine it would choose is not known; each is asked by itself, and nothing waits for a transfer."""
+
+    def change(_deployment: Deployment, content: dict[str, Any], urls: dict[str, str]) -> None:
+        endpoints = content["deployment"]["endpoints"]
+        endpoints.append({"name": "gateway", "role": "gateway", "url": urls["engine"]})
+        endpoints.append({"name": "decode", "role": "decode", "url": urls["engine"]})
+
+    plan, ruling = gated(tmp_path, arms=USUAL, change=change)
+    assert (Route.DIRECT, Verdict.PASS) == (plan.route, ruling.verdict)
 
 
 def test_c11_a_prefill_engine_that_served_nothing_is_named(tmp_path: Path) -> None:

@@ -5,20 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from kvgate.cli.event_loop import run_async
-from kvgate.cli.output import ProgressWatcher
-from kvgate.cli.run import carry_out
 from kvgate.cli.selftest import config_for
-from kvgate.config.load import load_config_with_digest
 from kvgate.domain.history import ProbeAnswered
-from kvgate.domain.judge import judge
 from kvgate.domain.observation import Observation
 from kvgate.domain.plan import PairKind, Purpose
 from kvgate.domain.probe import Arm
 from kvgate.domain.reasons import Reason
-from kvgate.domain.record import RunRecord
 from kvgate.domain.ruling import RunVerdict
 from kvgate.domain.verdict import Verdict
 from kvgate.errors import ConfigError
@@ -27,8 +21,8 @@ from kvgate.sim.dials import Dials
 from kvgate.sim.faults import BY_NAME
 from kvgate.sim.presets import PRESETS, scaled
 from kvgate.sim.topology import ProxyKind, Topology
-from kvgate.store.run_directory import read_history, read_manifest
-from tests.gate.test_arms import USUAL
+from kvgate.store.run_directory import read_history
+from tests.gate.test_arms import USUAL, ruled
 from tests.gate.test_arms import gated as arms_gated
 
 
@@ -53,11 +47,8 @@ async def _gated(folder: Path, fault: str, leave_out: str, changes: dict[str, An
         content["deployment"].update(changes)
         endpoints = content["deployment"]["endpoints"]
         content["deployment"]["endpoints"] = [each for each in endpoints if each["name"] != leave_out]
-        path = folder / "gate.yaml"
-        path.write_text(yaml.safe_dump(content), encoding="utf-8")
-        config, digest = load_config_with_digest(path)
-        run, _ = await carry_out(config, (path, digest), None, ProgressWatcher(quiet=True))
-    return judge(read_manifest(run).plan, RunRecord(read_history(run)))
+        _, ruling = await ruled(folder, content)
+        return ruling
 
 
 def blamed(ruling: RunVerdict) -> set[str]:
@@ -226,3 +217,22 @@ def test_tokens_that_nobody_counted_are_not_taken_for_left_off(tmp_path: Path) -
     made: dict[str, Any] = {"preset": "gdn-hybrid", "topology": Topology.PD, "dials": LEAVES_OFF, "tier": 1100}
     _, ruling = arms_gated(tmp_path, arms=USUAL, change=change, **made)
     assert (Verdict.INCONCLUSIVE, Reason.EVIDENCE_MISSING) == (ruling.verdict, ruling.reasons[0].reason)
+
+
+@pytest.mark.parametrize(("settle", "verdict"), [(0.6, "PASS"), (0.0, "INCONCLUSIVE")])
+def test_decode_that_loads_from_a_store_is_asked_once_the_put_can_have_come(
+    settle: float, verdict: str, tmp_path: Path
+) -> None:
+    # Prefill returns no transfer parameters: what decode gets, it gets from the pool, where puts take a while.
+    def change(deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
+        deployment.nodes["decode"].store = deployment.pool
+        content["deployment"]["endpoints"] = [
+            each for each in content["deployment"]["endpoints"] if each["role"] != "gateway"
+        ]
+        content["limits"]["settle_s"] = settle
+
+    made: dict[str, Any] = {"topology": Topology.PD, "dials": Dials(put_lag_s=0.3)}
+    _, ruling = arms_gated(tmp_path, "no_parameters", ["cold", "local", "local_repeat"], change, **made)
+    assert verdict == ruling.verdict.value, ruling.reasons
+    if verdict != "PASS":
+        assert Reason.TRANSFER_NOT_EXERCISED in {problem.reason for problem in ruling.reasons}

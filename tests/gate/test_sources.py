@@ -1,6 +1,8 @@
 """The whole tool against embedded deployments that write logs: what further sources confirm, contradict and explain."""
 
+import sys
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -74,3 +76,41 @@ def test_a_first_token_as_late_as_cold_confirms_nothing(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_read_is_said_before_anything_is_sent(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the log of engine cannot be read .*No such file"):
         gated(tmp_path, arms=USUAL, change=reading_logs(tmp_path))
+
+
+def test_a_log_that_lags_is_waited_for_where_it_must_confirm(tmp_path: Path) -> None:
+    """As through `kubectl logs -f`: lines come some tenths of a second after they were written."""
+    ended = Event()
+
+    def lag() -> None:
+        seen: list[bytes] = []
+        while not ended.wait(0.05):
+            seen.append((tmp_path / "logs" / "engine.log").read_bytes())
+            (tmp_path / "logs" / "late.log").write_bytes(seen[max(0, len(seen) - 7)])
+
+    def change(deployment: Deployment, content: dict[str, Any], urls: dict[str, str]) -> None:
+        reading_logs(tmp_path, "log")(deployment, content, urls)
+        content["deployment"]["endpoints"][0]["log"] = str(tmp_path / "logs" / "late.log")
+        content["limits"]["evidence_s"] = 3.0
+        (tmp_path / "logs" / "late.log").touch()
+        copying.start()
+
+    copying = Thread(target=lag)
+    try:
+        _, ruling = gated(tmp_path, arms=USUAL, change=change, dials=writing_logs(tmp_path))
+    finally:
+        ended.set()
+        copying.join()
+    assert ruling.verdict is Verdict.PASS, ruling.reasons
+
+
+def test_a_log_that_goes_away_is_told(tmp_path: Path) -> None:
+    def change(deployment: Deployment, content: dict[str, Any], urls: dict[str, str]) -> None:
+        reading_logs(tmp_path)(deployment, content, urls)
+        gone = "import pathlib, sys; pathlib.Path(sys.argv[1]).unlink(missing_ok=True)"
+        path = content["deployment"]["endpoints"][0]["log"]
+        # The engine writes when it loads, and so makes the file again.
+        content["hooks"] = {"before_arm": {"cold": [sys.executable, "-c", gone, path]}}
+
+    _, ruling = gated(tmp_path, arms=USUAL, change=change, dials=writing_logs(tmp_path))
+    assert any("the log could not be read beside" in note for note in ruling.notes)

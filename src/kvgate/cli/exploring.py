@@ -280,7 +280,6 @@ def plan_for(connection: Connection, explored: Explored, policy: PolicyName | No
         capacity=config.deployment.geometry.capacity or explored.facts.capacity,
         restarts=config.hooks.restart is not None,
         canaries=gate.canaries,
-        budget=config.budget.computed_tokens,
         two_leg=explored.two_leg,
     )
     try:

@@ -39,8 +39,6 @@ def canary_notes(plan: Plan, views: tuple[GroupView, ...]) -> tuple[str, ...]:
     """What the canaries showed; an answer that did not come shows nothing."""
     if not plan.canaries:
         return ()
-    wanted = len(plan.canaries) * WAVES
-    told = (
-        f"{len(plan.canaries)} canaries were sent at once, {WAVES} times: {_answered(views)} of {wanted} were answered"
-    )
-    return (f"{told}, none of them with another's nonce" if leaked(views) is None else told,)
+    count, wanted = _answered(views), len(plan.canaries) * WAVES
+    told = f"{len(plan.canaries)} canaries at once, {WAVES} times: {count} of {wanted} were answered"
+    return (f"{told}, none of them with another's nonce" if count and leaked(views) is None else told,)

@@ -8,8 +8,7 @@ import numpy as np
 
 from kvgate.domain.advice import advice_for
 from kvgate.domain.attribution import laid_at_one_door, path_named, shows_a_fault
-from kvgate.domain.canaries import are_canaries, canary_notes, leaked, unanswered
-from kvgate.domain.deployment import Role
+from kvgate.domain.canaries import are_canaries, leaked, unanswered
 from kvgate.domain.divergence import Comparison
 from kvgate.domain.doubts import doubts
 from kvgate.domain.excess import excess, lost_codewords
@@ -22,6 +21,7 @@ from kvgate.domain.noise import (
     NoiseFloor,
     noise_floor,
 )
+from kvgate.domain.notes import notes_on
 from kvgate.domain.pairing import (
     GroupView,
     answer,
@@ -78,7 +78,7 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
         timing=_timing(counted),
         computed_tokens=sum(_tokens(views, "computed")),
         sent_tokens=sum(map(_sent, views)),
-        notes=plan.notes + canary_notes(plan, views) + _notes(plan, counted, proven),
+        notes=plan.notes + notes_on(plan, views, counted, proven),
         advice=advice_for(chosen.verdict, chosen.reasons, groups),
     )
 
@@ -376,36 +376,3 @@ def _sent(view: GroupView) -> int:
 def _tokens(views: tuple[GroupView, ...], field: str) -> Iterable[int]:
     standings: Iterable[Standing] = (each for view in views for each in view.standings.values())
     return (getattr(each.evidence, field) or 0 for each in standings if answer(each) is not None)
-
-
-def _notes(plan: Plan, views: tuple[GroupView, ...], proven: bool) -> tuple[str, ...]:
-    found = _idle_engines(plan, views) + _sent_again(views)
-    if any(view.record.plan.aligned for view in views) and not proven:
-        found += (f"{Reason.ALIGNMENT_UNPROVEN.value}: aligned lengths were chosen, but no group shows it",)
-    return found
-
-
-def _sent_again(views: tuple[GroupView, ...]) -> tuple[str, ...]:
-    """How many requests were sent a second time because the connection broke before the first byte."""
-    attempts = [each for view in views for arm in view.record.attempts.values() for each in arm]
-    count = sum(each.observation is not None and "retried" in each.observation.marks for each in attempts)
-    return (
-        (f"{count} of {len(attempts)} requests were sent again: the connection broke before a byte came",)
-        if count
-        else ()
-    )
-
-
-def _idle_engines(plan: Plan, views: tuple[GroupView, ...]) -> tuple[str, ...]:
-    """Prefill engines behind a gateway that served nothing: whatever the verdict is, it is not about them."""
-    engines = [endpoint.name for endpoint in plan.deployment.with_role(Role.PREFILL)]
-    served = [
-        standing.evidence.rank.split("/")[0]
-        for view in views
-        for standing in view.standings.values()
-        if standing.evidence.rank is not None
-    ]
-    if len(engines) < 2 or not any(name in served for name in engines):
-        return ()
-    idle = [name for name in engines if name not in served]
-    return tuple(f"{name} served none of the {len(served)} answers: this verdict is not about it" for name in idle)

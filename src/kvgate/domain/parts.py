@@ -11,8 +11,6 @@ from kvgate.domain.recipe import Parts
 
 # How many times its capacity of other prompts drives a prompt out of a cache.
 FLOOD = 1.25
-# Arms that the engine has to forget its prompt for.
-LOADED = frozenset({Arm.EXTERNAL, Arm.EXTERNAL_REPEAT, Arm.MIXED, Arm.BRANCH, Arm.ISOLATION})
 
 
 class PlanError(ValueError):
@@ -25,8 +23,8 @@ class PlanRequest:
 
     ``ranks`` are data-parallel ranks that a request can be pinned to; ``prefix_caching`` and ``capacity`` (KV tokens
     that fit the engine's own cache) are what the engine says of itself, None if it does not. ``restarts`` is whether
-    there is a restart hook, ``canaries`` how many prompts are sent at once, ``budget`` how many prompt tokens may be
-    computed (None: any), ``two_leg`` whether kvgate's own two legs were answered.
+    there is a restart hook, ``canaries`` how many prompts are sent at once, ``two_leg`` whether kvgate's own two legs
+    were answered.
     """
 
     tiers: tuple[int, ...]
@@ -45,7 +43,6 @@ class PlanRequest:
     capacity: int | None = None
     restarts: bool = False
     canaries: int = 0
-    budget: int | None = None
     two_leg: bool = True
 
 
@@ -60,19 +57,11 @@ def choose_forcing(request: PlanRequest, combined: int, can_drop: bool) -> Forci
         (Forcing.RESET_LOCAL, can_drop),
         (Forcing.OTHER_RANK, request.ranks >= 2 and combined > 0),
         (Forcing.RESTART, request.restarts),
-        (Forcing.EVICT, _affordable(request)),
+        (Forcing.EVICT, request.capacity is not None),
     )
     if request.forcing is not None:
         return request.forcing
     return next((way for way, possible in ways if possible), Forcing.RESET_LOCAL)
-
-
-def _affordable(request: PlanRequest) -> bool:
-    """Whether flooding is possible and leaves at least half of the budget for the groups themselves."""
-    if request.capacity is None:
-        return False
-    loads = len(request.tiers) * request.groups_per_tier * len(request.arms & LOADED)
-    return request.budget is None or loads * math.ceil(FLOOD * request.capacity) <= request.budget / 2
 
 
 def flood_tokens(request: PlanRequest, forcing: Forcing) -> int:
@@ -167,8 +156,9 @@ def _reference(request: PlanRequest, deployment: Deployment) -> str | None:
 def route_of(deployment: Deployment) -> Route:
     """How requests reach the engines of a deployment."""
     combined, gateways = deployment.with_role(Role.COMBINED), deployment.with_role(Role.GATEWAY)
+    others = (*combined[1:], *deployment.with_role(Role.PREFILL), *deployment.with_role(Role.DECODE))
     # Which of several engines a gateway will choose is not known, so then each is asked by itself.
-    if combined and not (gateways and len(combined) == 1):
+    if combined and (others or not gateways):
         return Route.DIRECT
     return Route.GATEWAY if deployment.with_role(Role.GATEWAY) else Route.TWO_LEG
 

@@ -260,8 +260,11 @@ class Plan:
     def computed_tokens(self) -> int:
         """Prompt tokens the plan makes the engine compute (not served from a cache)."""
         groups = (*self.groups, *self.canaries)
-        floods = sum(step.drop_local for group in groups for step in group.steps) * self.flood_tokens
-        return floods + sum(computed_tokens(group, step) for group in groups for step in group.steps)
+        return self.flooded_tokens() + sum(computed_tokens(group, step) for group in groups for step in group.steps)
+
+    def flooded_tokens(self) -> int:
+        """Prompt tokens that do nothing but drive others out of the engine's cache."""
+        return self.flood_tokens * sum(step.drop_local for group in self.groups for step in group.steps)
 
     def warmup_group(self) -> GroupPlan | None:
         """The group whose family and length the warm-up prompts have; None for an empty plan."""

@@ -127,6 +127,10 @@ def make_plan(
         flood_tokens=flood_tokens(request, forcing),
         canaries=builder.canaries(reader),
     )
+    if request.forcing is None and 2 * plan.flooded_tokens() > budget.computed_tokens:
+        # Nobody asked for floods. As if the capacity were not known, the next way is taken.
+        request = replace(request, capacity=None)
+        return make_plan(request, deployment, geometry, capabilities, prompts, by_source_grade, rules)
     if plan.computed_tokens() > budget.computed_tokens:
         raise PlanError(
             f"the plan makes the engine compute {plan.computed_tokens()} prompt tokens, budget.computed_tokens is "

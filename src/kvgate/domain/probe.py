@@ -77,6 +77,8 @@ _PATHS = {
     Arm.CANARY: Path.COLD,
 }
 
+# Paths on which a store is read.
+FROM_OUTSIDE = (Path.EXTERNAL, Path.MIXED)
 # Arms whose KV was computed where they are served: the only ones that may be held against others as local hits. In
 # the order in which they are sent, before anything is loaded from outside.
 LOCAL_BASELINES = (

@@ -16,7 +16,7 @@ from kvgate.domain.history import DropOutcome
 from kvgate.domain.observation import EMPTY_BODY, Observation, Outcome
 from kvgate.domain.plan import ArmStep, GroupPlan, Plan, length_of
 from kvgate.domain.policy import Source
-from kvgate.domain.probe import LOCAL_BASELINES, Arm, Part, Path
+from kvgate.domain.probe import FROM_OUTSIDE, LOCAL_BASELINES, Arm, Part, Path
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import Attempt, GroupRecord
 
@@ -82,7 +82,7 @@ def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number
     unproven = _unproven(plan, group, step, attempt, evidence)
     # What the log says forbids a PASS, and does not excuse a wrong answer: a failed load may be what made it wrong.
     evidence = with_log(evidence, attempt.log, attempt.probe.id if attempt.probe is not None else "")
-    if unproven is None and step.path in (Path.EXTERNAL, Path.MIXED):
+    if unproven is None and step.path in FROM_OUTSIDE:
         unproven = unconfirmed(
             plan.policy, evidence, attempt.observation, sum(group.expected(step)), attempt.log_detail
         )
@@ -186,7 +186,7 @@ def standing_of(plan: Plan, record: GroupRecord, arm: Arm) -> Standing | None:
         weighed = _after_losses(weighed)
     if arm in LOCAL_BASELINES:
         weighed = _before_contamination(plan, record, weighed)
-    if step.path in (Path.EXTERNAL, Path.MIXED) and step.part is Part.WHOLE:
+    if step.path in FROM_OUTSIDE and step.part is Part.WHOLE:
         weighed = [_timed(plan, record, each) for each in weighed]
     chosen = next((standing for standing in weighed if standing.proven), weighed[-1])
     refused = [

@@ -8,7 +8,7 @@ import anyio
 import httpx
 
 from kvgate.domain.history import DropOutcome
-from kvgate.domain.observation import Observation
+from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.probe import Probe
 from kvgate.domain.prompt import Ids
 from kvgate.engines.chat import ChatPrompts
@@ -26,6 +26,7 @@ from kvgate.engines.wire import (
     request_body,
 )
 from kvgate.engines.words import clip, parse_json
+from kvgate.errors import RemoteError
 from kvgate.ports import Body, CounterReading, DropReply, LogReading
 
 SIDE_CALL_S = 30.0
@@ -152,8 +153,13 @@ class HttpEngine:
             fields["stream_options"] = {"include_usage": True}
         if probe.salt is not None:
             fields["cache_salt"] = probe.salt
+        try:
+            request = await self.request(fields, body)
+        except RemoteError as error:
+            # The text of a chat comes from the server, too.
+            return Observation(Outcome.LOST, detail=str(error))
         request_id = f"kvgate-{settings.run_id}-{probe.id}{'-prefill' if prefill_only else ''}"
-        seen = await self._wire.complete(await self.request(fields, body), body, request_id, stream, count, probe.rank)
+        seen = await self._wire.complete(request, body, request_id, stream, count, probe.rank)
         if settings.secret is None:
             return seen
         return replace(seen, detail=settings.hide(seen.detail), text=settings.hide(seen.text))

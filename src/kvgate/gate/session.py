@@ -26,7 +26,7 @@ from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import ArmStep, Forcing, GroupPlan, Plan, length_of, warmup_name
 from kvgate.domain.planning import PromptSource, replacement_group
 from kvgate.domain.policy import Source
-from kvgate.domain.probe import Arm, Part, Path, Probe, probe_id
+from kvgate.domain.probe import FROM_OUTSIDE, Arm, Part, Path, Probe, probe_id
 from kvgate.domain.progress import GroupOutcome, Send, hopeless, is_void, next_send, outcome_of
 from kvgate.domain.prompt import digest
 from kvgate.domain.reasons import Problem, Reason
@@ -262,7 +262,7 @@ class Session:
 
     async def _read_log(self, engine: Engine, group: GroupPlan, send: Send) -> None:
         """Read what the engine's log got meanwhile, if there is one; where the log must confirm a hit, wait for it."""
-        awaited = Source.LOG in self._plan.policy.required_sources and send.step.path is not Path.COLD
+        awaited = Source.LOG in self._plan.policy.required_sources and send.step.path in FROM_OUTSIDE
         deadline = self._clock.now() + (self._settings.evidence_s if awaited else 0.0)
         while (reading := await engine.read_log()) is not None:
             if reading.lines or self._clock.now() >= deadline:
