@@ -27,6 +27,7 @@ from tests.domain.recorded_case import Case
 LIMIT = 0.9
 PART = 25
 SURVIVORS = Path(__file__).with_name("mutation_survivors.yaml")
+KILLERS = Path(__file__).with_name("mutation_killers.json")
 NOTICED = (Fate.DECIDED, Fate.BROKEN, Fate.ENDLESS)
 
 
@@ -48,7 +49,7 @@ def trials(chosen: list[Mutant], cases: Sequence[Case], workers: int, tell: bool
     parts = [chosen[start : start + PART] for start in range(0, len(chosen), PART)]
     # A process takes some parts only: each mutant leaves a set of modules behind.
     context = multiprocessing.get_context("fork")
-    with context.Pool(workers, begin, (corpus, wanted, reach), maxtasksperchild=6) as pool:
+    with context.Pool(workers, begin, (corpus, wanted, reach, killers()), maxtasksperchild=6) as pool:
         for results in pool.imap(try_some, parts, chunksize=1):
             found += results
             if tell:
@@ -71,6 +72,17 @@ def distinct(
             kept.append(number)
         seen.add(lines)
     return [corpus[each] for each in kept], [wanted[each] for each in kept], [reach[each] for each in kept]
+
+
+def killers() -> dict[str, str]:
+    """The case that noticed each mutant when last asked. A mere hint: where it fails, all cases are tried."""
+    return dict(json.loads(KILLERS.read_text())) if KILLERS.exists() else {}
+
+
+def remember(results: list[Result]) -> None:
+    """Keep which case noticed each of these mutants."""
+    known = killers() | {each.mutant.name: each.case for each in results if each.fate is Fate.DECIDED}
+    KILLERS.write_text(json.dumps(known, indent=0, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def explained() -> dict[str, str]:
@@ -114,6 +126,7 @@ def main() -> int:
     parser.add_argument("--format", choices=("table", "json"), default="table")
     parser.add_argument("--written", action="store_true", help="only the written cases, which are quick to judge")
     parser.add_argument("--record", action="store_true", help="make the stored histories anew and try none")
+    parser.add_argument("--remember", action="store_true", help="keep which case noticed each, to be tried first")
     parser.add_argument("--list", action="store_true", help="list the mutants and try none")
     asked = parser.parse_args()
     if asked.record:
@@ -129,6 +142,8 @@ def main() -> int:
     results = trials(
         [CONTROL, *chosen], written() if asked.written else every(), asked.workers, asked.format == "table"
     )
+    if asked.remember:
+        remember(results)
     if asked.format == "json":
         told = [(each, each.mutant.name in reasons) for each in results]
         print(json.dumps([{**asdict(each.mutant), "fate": each.fate, "explained": known} for each, known in told]))

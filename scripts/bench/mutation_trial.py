@@ -4,6 +4,7 @@ import contextlib
 import importlib.abc
 import importlib.util
 import pickle
+import re
 import resource
 import signal
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from mutation_changes import CONTROL, MODULES, Mutant, Mutants
+from mutation_changes import CONTROL, MODULES, SOURCE, Mutant, Mutants
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -96,10 +97,32 @@ def pack(cases: Sequence[Case]) -> list[Packed]:
     ]
 
 
+@cache
+def affected(changed: frozenset[str]) -> frozenset[str]:
+    """These modules of the domain and every module of it that imports one of them, directly or not."""
+    found = set(changed)
+    while True:
+        more = {name for name, used in _imports().items() if used & found} - found
+        if not more:
+            return frozenset(found)
+        found |= more
+
+
+@cache
+def _imports() -> dict[str, frozenset[str]]:
+    """Which modules of the domain each of them imports."""
+    pattern = re.compile(rf"^from {re.escape(DOMAIN)}\.(\w+) import", re.MULTILINE)
+    return {file.stem: frozenset(pattern.findall(file.read_text())) for file in SOURCE.glob("*.py")}
+
+
 @contextlib.contextmanager
 def domain(codes: Mapping[str, CodeType]) -> Iterator[None]:
-    """The domain imported anew on next use, some modules from other source; the old one stands again afterwards."""
-    old = {name: each for name, each in sys.modules.items() if name == DOMAIN or name.startswith(f"{DOMAIN}.")}
+    """Changed modules, and all that import them, imported anew on next use; the old ones stand again afterwards.
+
+    The others stay: they hold nothing of what changed, and importing them is what a trial spends most of its time on.
+    """
+    anew = {f"{DOMAIN}.{name}" for name in affected(frozenset(codes))}
+    old = {name: each for name, each in sys.modules.items() if name in anew}
     for name in old:
         del sys.modules[name]
     finder = Planted(codes)
@@ -107,7 +130,7 @@ def domain(codes: Mapping[str, CodeType]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name in [name for name in sys.modules if name == DOMAIN or name.startswith(f"{DOMAIN}.")]:
+        for name in anew & sys.modules.keys():
             del sys.modules[name]
         sys.modules.update(old)
         sys.meta_path.remove(finder)
@@ -211,11 +234,15 @@ def _too_long(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - t
     raise TimeoutError
 
 
-def begin(corpus: list[Packed], wanted: list[tuple[Any, Any]], reach: Reached | None) -> None:
-    """Make this process ready for trials."""
+def begin(
+    corpus: list[Packed], wanted: list[tuple[Any, Any]], reach: Reached | None, killers: Mapping[str, str]
+) -> None:
+    """Make this process ready for trials. ``killers`` are cases, by mutant, that are worth trying first."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     signal.signal(signal.SIGVTALRM, _too_long)
-    _STATE.update(corpus=corpus, wanted=wanted, reach=reach, modules={})
+    places = {case.name: number for number, case in enumerate(corpus)}
+    first = {mutant: places[case] for mutant, case in killers.items() if case in places}
+    _STATE.update(corpus=corpus, wanted=wanted, reach=reach, modules={}, first=first)
 
 
 _STATE: dict[str, Any] = {}
@@ -250,7 +277,8 @@ def _compiled(module: str, mutant: Mutant) -> CodeType:
 def _held_against(mutant: Mutant, codes: Mapping[str, CodeType]) -> Result:
     figure = ""
     lately: list[int] = _STATE["lately"]
-    order = [*lately, *(number for number in range(len(_STATE["corpus"])) if number not in lately)]
+    first = _STATE["first"].get(mutant.name)
+    order = list(dict.fromkeys([*([] if first is None else [first]), *lately, *range(len(_STATE["corpus"]))]))
     places = [number for number in order if _may_tell(mutant, number)]
     corpus: list[Packed] = [_STATE["corpus"][number] for number in places]
     with domain(codes):

@@ -189,8 +189,23 @@ TIMES = (
     ),
 )
 
+
+def broken_off(name: str, required: str, answers: list[Observation]) -> Case:
+    """One group of which only the cold arm was sent."""
+    group = group_plan(arms=ARMS)
+    tries: dict[Arm, tuple[Try, ...]] = {step.arm: () for step in group.steps}
+    tries[Arm.COLD] = tuple(map(Try, answers))
+    return of_run(name, required, run_plan(group), attempts(group, tries))
+
+
 EMPTY = (
     of_one("row 3: an empty baseline", "INCONCLUSIVE EMPTY TIER_NOT_COVERED", {Arm.COLD: EMPTY_TWICE}),
+    broken_off("row 2: an empty baseline, and nothing after it", "INCONCLUSIVE EMPTY TIER_NOT_COVERED", EMPTY_TWICE),
+    broken_off(
+        "row 2: a refused baseline, and no more",
+        "INCONCLUSIVE PROBE_REFUSED TIER_NOT_COVERED",
+        [refused()] * 2,
+    ),
     of_one("row 3: an empty local baseline", "FAIL EMPTY", {Arm.LOCAL: EMPTY_TWICE}),
 )
 

@@ -65,15 +65,15 @@ def test_only_what_was_written_since_is_read(tmp_path: Path) -> None:
     assert () == log.read().lines
 
 
-@pytest.mark.parametrize("how", ["replaced", "truncated"])
+@pytest.mark.parametrize("how", ["replaced", "replaced by a longer one", "truncated"])
 def test_a_rotated_file_is_read_from_its_start(tmp_path: Path, how: str) -> None:
     path = tmp_path / "engine.log"
     path.write_text("x" * 10_000)
     log = LogFile(path)
     log.skip()
-    if how == "replaced":
+    if how != "truncated":
         path.rename(tmp_path / "engine.log.1")
-    path.write_text(LOOKED_UP + "\n")
+    path.write_text(LOOKED_UP + "\n" + "x" * (20_000 if "longer" in how else 0))
     assert [1024] == [line.load for line in log.read().lines or ()]
 
 
