@@ -131,12 +131,18 @@ def make_plan(
         # Nobody asked for floods. As if the capacity were not known, the next way is taken.
         request = replace(request, capacity=None)
         return make_plan(request, deployment, geometry, capabilities, prompts, by_source_grade, rules)
-    if plan.computed_tokens() > budget.computed_tokens:
-        raise PlanError(
-            f"the plan makes the engine compute {plan.computed_tokens()} prompt tokens, budget.computed_tokens is "
-            f"{budget.computed_tokens}; raise it, or ask for fewer tiers or groups"
-        )
-    return plan
+    return _within_budget(plan)
+
+
+def _within_budget(plan: Plan) -> Plan:
+    """The plan, if it keeps to its own budget. Raises PlanError."""
+    computed, allowed = plan.computed_tokens(), plan.budget.computed_tokens
+    if computed <= allowed:
+        return plan
+    raise PlanError(
+        f"the plan makes the engine compute {computed} prompt tokens, budget.computed_tokens is {allowed}; raise it, or "
+        "ask for fewer tiers or groups"
+    )
 
 
 def replacement_group(group: GroupPlan, number: int, prompts: PromptSource) -> GroupPlan:
