@@ -83,10 +83,13 @@ def test_a_log_that_lags_is_waited_for_where_it_must_confirm(tmp_path: Path) -> 
     ended = Event()
 
     def lag() -> None:
-        seen: list[bytes] = []
+        lengths: list[int] = []
         while not ended.wait(0.05):
-            seen.append((tmp_path / "logs" / "engine.log").read_bytes())
-            (tmp_path / "logs" / "late.log").write_bytes(seen[max(0, len(seen) - 7)])
+            written, passed_on = (tmp_path / "logs" / name for name in ("engine.log", "late.log"))
+            lengths.append(written.stat().st_size)
+            known, due = passed_on.stat().st_size, lengths[max(0, len(lengths) - 7)]
+            with passed_on.open("ab") as file:
+                file.write(written.read_bytes()[known:due])
 
     def change(deployment: Deployment, content: dict[str, Any], urls: dict[str, str]) -> None:
         reading_logs(tmp_path, "log")(deployment, content, urls)

@@ -140,8 +140,8 @@ def _within_budget(plan: Plan) -> Plan:
     if computed <= allowed:
         return plan
     raise PlanError(
-        f"the plan makes the engine compute {computed} prompt tokens, budget.computed_tokens is {allowed}; raise it, or "
-        "ask for fewer tiers or groups"
+        f"the plan makes the engine compute {computed} prompt tokens, budget.computed_tokens is {allowed}; raise it, "
+        "or ask for fewer tiers or groups"
     )
 
 

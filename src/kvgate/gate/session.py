@@ -22,6 +22,7 @@ from kvgate.domain.history import (
     RunStopped,
     Waited,
 )
+from kvgate.domain.log import read_lines
 from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import ArmStep, Forcing, GroupPlan, Plan, length_of, warmup_name
 from kvgate.domain.planning import PromptSource, replacement_group
@@ -219,7 +220,7 @@ class Session:
         # A refused prompt is never counted: there is nothing to wait for.
         expected = 0 if refused else self._plan.counted_length(body.length, step.endpoint)
         after = await self._read(engine, group, send, Moment.AFTER, before, expected)
-        await self._read_log(engine, group, send)
+        await self._read_log(engine, group, send, probe)
         self._computed += self._cost(before, after, body.length)
         await self._hook("after_arm", self._settings.after_arm, group, send)
 
@@ -260,12 +261,13 @@ class Session:
         )
         return reading.counters
 
-    async def _read_log(self, engine: Engine, group: GroupPlan, send: Send) -> None:
+    async def _read_log(self, engine: Engine, group: GroupPlan, send: Send, probe: Probe) -> None:
         """Read what the engine's log got meanwhile, if there is one; where the log must confirm a hit, wait for it."""
         awaited = Source.LOG in self._plan.policy.required_sources and send.step.path in FROM_OUTSIDE
         deadline = self._clock.now() + (self._settings.evidence_s if awaited else 0.0)
         while (reading := await engine.read_log()) is not None:
-            if reading.lines or self._clock.now() >= deadline:
+            told = read_lines(reading.lines or (), probe.id, None).loads is not None
+            if told or self._clock.now() >= deadline:
                 arm, attempt = send.step.arm, send.attempt
                 self._note(LogRead(self._now(), engine.name, group.id, arm, attempt, reading.lines, reading.detail))
                 return
