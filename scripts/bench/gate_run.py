@@ -15,7 +15,8 @@ from kvgate.config.schema import Config
 from kvgate.domain.plan import Plan
 from kvgate.domain.planning import PromptSource
 from kvgate.engines.hooks import ProcessHooks
-from kvgate.gate.session import Outside, Session, Settings
+from kvgate.gate.line import Outside
+from kvgate.gate.session import Session, Settings
 from kvgate.ports import Engine, Watcher
 from kvgate.store.run_directory import Manifest, RunDirectory
 

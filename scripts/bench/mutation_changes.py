@@ -31,6 +31,7 @@ MODULES = (
     "attribution",
     "excess",
     "canaries",
+    "sentinels",
     "judge",
 )
 # What the judge does not decide by. The first three make text; the others are called by the gate or by no one here.
@@ -39,6 +40,11 @@ LEFT_ALONE = {
     ("rows", "_where"),
     ("judge", "_drift_problem"),
     ("canaries", "canary_notes"),
+    ("sentinels", "sentinel_notes"),
+    ("sentinels", "_drift"),
+    ("sentinels", "changed"),
+    ("sentinels", "asks_after"),
+    ("sentinels", "asked_in_all"),
     ("evidence", "counted"),
     ("observation", "Observation.has_non_finite_logprobs"),
     ("record", "RunRecord.forget"),

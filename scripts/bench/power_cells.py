@@ -280,7 +280,9 @@ def _result(task: Task, preset: Preset, run: GateRun, deployment: Deployment, be
 def _first_failing(run: GateRun) -> tuple[int | None, int | None, int | None]:
     """Groups, sent and computed prompt tokens after which the judge says FAIL: the record cut off after each group."""
     kept = run.kept
-    starts = [place for place, entry in enumerate(kept.entries) if isinstance(entry, GroupStarted)]
+    beside = {group.id for group in (*run.plan.canaries, *run.plan.sentinels)}
+    started = ((place, entry) for place, entry in enumerate(kept.entries) if isinstance(entry, GroupStarted))
+    starts = [place for place, entry in started if entry.group.id not in beside]
     for number, end in enumerate([*starts[1:], len(kept.entries)], start=1):
         if judge(run.plan, RunRecord(kept.entries[:end])).verdict is Verdict.FAIL:
             return number, *kept.costs[end - 1]

@@ -23,7 +23,8 @@ from kvgate.engines.dialects import DIALECTS
 from kvgate.engines.discovery import EndpointDiscovery
 from kvgate.engines.engine import HttpEngine, RequestSettings
 from kvgate.engines.wire import Timeouts
-from kvgate.gate.session import Outside, Session, Settings
+from kvgate.gate.line import Outside
+from kvgate.gate.session import Session, Settings
 from kvgate.ports import HookResult
 from kvgate.sim.completions import MODEL
 from kvgate.sim.deployment import Deployment, Instance

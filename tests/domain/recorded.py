@@ -27,6 +27,7 @@ from tests.domain import (
     recorded_pools,
     recorded_rows,
     recorded_runs,
+    recorded_sentinels,
     recorded_ties,
 )
 from tests.domain.recorded_case import Case
@@ -44,6 +45,7 @@ def written() -> tuple[Case, ...]:
         *recorded_arms.CASES,
         *recorded_attribution.CASES,
         *recorded_canaries.CASES,
+        *recorded_sentinels.CASES,
         *recorded_ties.CASES,
         *recorded_pairs.CASES,
         *recorded_groups.CASES,

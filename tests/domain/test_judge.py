@@ -8,13 +8,14 @@ from kvgate.domain.counters import Counters
 from kvgate.domain.history import CountersRead, Entry, RunStopped
 from kvgate.domain.judge import judge
 from kvgate.domain.observation import Observation
+from kvgate.domain.plan import Route
 from kvgate.domain.policy import Policy, PolicyName
 from kvgate.domain.probe import Arm
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import RunRecord
 from kvgate.domain.ruling import RunVerdict
 from kvgate.domain.verdict import Verdict
-from tests.domain import recorded_canaries
+from tests.domain import recorded_canaries, recorded_sentinels
 from tests.domain.judging import OTHER, SUBJECTS, TIED, both, judged, near_tie, pair, pair_of
 from tests.domain.making import (
     ARMS,
@@ -281,3 +282,35 @@ def test_canaries_that_were_not_answered_are_not_said_to_be_clean() -> None:
     assert any(note.endswith("0 of 6 were answered") for note in never.notes)
     clean = recorded_canaries.CASES[0].judged()
     assert any(note.endswith("6 of 6 were answered, none of them with another's nonce") for note in clean.notes)
+
+
+def test_f26_an_engine_that_changes_is_told_with_the_requests_between_which_it_did() -> None:
+    cases = {case.name: case for case in recorded_sentinels.CASES}
+    told = recorded_sentinels.between
+    assert told(cases["sentinel: alike throughout"]) is None
+    assert told(cases["sentinel: the last one only"]) is None
+    # Two answers, six of the first group, one answer, six of the second group, two answers.
+    assert (9, 16, ("g2",)) == told(cases["sentinel: wrong at the end"])
+    assert (2, 9, ("g1",)) == told(cases["sentinel: wrong after the first group"])
+    assert (2, 16, ("g1", "g2")) == told(cases["sentinel: wrong at the end, one lost"])
+    reason = cases["sentinel: wrong at the end"].judged().reasons[0].detail
+    assert "alike up to request 9 of the run and otherwise from request 16 on (g2 in between)" in reason
+    (note,) = (note for note in cases["sentinel: drifts a little"].judged().notes if "computed afresh" in note)
+    assert "a answered one prompt alike 5 times" in note
+    assert "from request 1 to 17 of the run (largest drift 0.05 nat)" in note
+
+
+def test_what_fails_while_the_engine_changes_is_laid_at_the_engine() -> None:
+    wrong = {Arm.EXTERNAL: answer(OTHER), Arm.EXTERNAL_REPEAT: answer(OTHER)}
+    said = [recorded_sentinels.SAME] * 3 + [recorded_sentinels.WRONG] * 2
+    case = recorded_sentinels.timeline("", "FAIL", said, first=wrong, second=wrong)
+    blamed = {
+        group.id: {pair.attribution.split(":")[0] for pair in group.pairs if pair.attribution is not None}
+        for group in case.judged().groups
+    }
+    assert {"g1": {"external path"}, "g2": {"engine"}} == blamed
+    # Behind prefill and decode the sentinel's own answers came through the transfer.
+    behind = replace(case, plan=replace(case.plan, route=Route.TWO_LEG)).judged()
+    assert not [
+        pair for group in behind.groups for pair in group.pairs if (pair.attribution or "").startswith("engine")
+    ]

@@ -30,7 +30,7 @@ IMPORTANT = (
     r"^evidence:read_evidence: .* without \*",
     r"^counters:difference: .* -> (False|pass)$",
     r"^standing:_(weigh|cut_short|void|timed): .* -> False$",
-    r"^(log|canaries):\w+: .* -> (True|False)$",
+    r"^(log|canaries|sentinels):\w+: .* -> (True|False)$",
     # the part that is blamed
     r"^attribution:laid_at_one_door(\.laid)?: .* -> (True|False)$",
     r"^attribution:_DOORS: .* without ",

@@ -1,4 +1,4 @@
-"""The field log's test inputs F01 to F17 and F27, one test each: what every one demands."""
+"""The field log's test inputs F01 to F17, F26 and F27, one test each: what every one demands."""
 
 import asyncio
 import json
@@ -294,6 +294,48 @@ def test_f17_counters_that_saw_are_unreliable(tmp_path: Path) -> None:
         driven = run_gate(tmp_path, server)
     assert 3 == driven.code
     assert {"COUNTER_RESET", "FOREIGN_TRAFFIC", "EVIDENCE_MISSING"} & set(driven.reasons)
+
+
+def decaying(lasts: int) -> type[ScriptedServer]:
+    """A server that is right for so many of the gate's requests, then wrong for all, whatever they reuse."""
+
+    class Decaying(ScriptedServer):
+        def answer(self, ids: list[int], count: int, external: int, reused: int) -> tuple[list[int], list[list[Any]]]:
+            asked = sum("kvgate-" in str(body.get("cache_salt")) for body in self.bodies)
+            return super().answer(ids if asked <= lasts else [*ids, 5], count, external, reused)
+
+    return Decaying
+
+
+FOUR_TIERS: dict[str, Any] = {"gate": {"tiers": [400, 500, 600, 700], "groups_per_tier": 3, "boundaries": False}}
+
+
+@pytest.mark.parametrize("sentinel", [True, False])
+def test_f26_an_engine_that_goes_wrong_for_all_is_found_by_its_own_earlier_answers(
+    tmp_path: Path, sentinel: bool
+) -> None:
+    # The second tier's last request is the 60th, or the 57th: no group has seen both the right and the wrong engine.
+    lasts = 2 + 2 + 2 * 3 * 6 + 1 if sentinel else 2 + 2 * 3 * 6
+    with serving(Script(), decaying(lasts)) as server:
+        driven = run_gate(tmp_path, server, gate={**FOUR_TIERS["gate"], "sentinel": sentinel})
+    if not sentinel:
+        # The control: every group agrees with itself, and nothing else is looked at.
+        assert 0 == driven.code
+        return
+    assert (1, "ANSWERS_CHANGED") == (driven.code, driven.reasons[0])
+    onset = driven.ruling["onset"]
+    assert onset["right_until"] <= lasts < onset["wrong_from"]
+    assert onset["wrong_from"] - onset["right_until"] <= 3 * 6 + 1
+
+
+@pytest.mark.parametrize("lasts", [4, 5, 33, 60, 77, 78])
+def test_f26_wherever_it_goes_wrong_it_does_not_pass(tmp_path: Path, lasts: int) -> None:
+    with serving(Script(), decaying(lasts)) as server:
+        driven = run_gate(tmp_path, server, **FOUR_TIERS)
+    assert driven.code in (1, 3)
+    assert {"ANSWERS_CHANGED", "UNSTABLE"} & set(driven.reasons)
+    if driven.ruling["onset"] is not None:
+        assert driven.ruling["onset"]["right_until"] <= lasts < driven.ruling["onset"]["wrong_from"]
 
 
 def test_f27_another_requests_nonce_is_a_leak(tmp_path: Path) -> None:

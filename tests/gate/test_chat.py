@@ -35,6 +35,7 @@ def test_a_healthy_deployment_passes_by_chat(tmp_path: Path, topology: Topology)
     entries = list(read_history(run))
     lengths = {entry.probe.length for entry in entries if isinstance(entry, ProbeSent) and entry.probe.arm is Arm.COLD}
     assert {group.length for group in plan.groups} == lengths
+    lengths |= {group.length for group in plan.sentinels}
     answers = [entry.observation for entry in entries if isinstance(entry, ProbeAnswered)]
     assert all(answer.prompt_echoed for answer in answers)
     assert all(answer.usage is not None and answer.usage.prompt_tokens in lengths for answer in answers)

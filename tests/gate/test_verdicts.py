@@ -176,7 +176,7 @@ def test_a_void_group_is_replaced_within_the_budget(tmp_path: Path) -> None:
     with serving(Script(foreign=5)) as server:
 
         def quiet_after_three(body: dict[str, Any]) -> bytes | None:
-            server.script.foreign = 5 if server.counts.requests < 4 else 0
+            server.script.foreign = 5 if server.counts.requests < 6 else 0
             return None
 
         server.script.completion = quiet_after_three
@@ -215,10 +215,10 @@ def test_requests_are_greedy_and_salted_per_run_and_group(tmp_path: Path) -> Non
     assert {(0, 1, -1, 42)} == {(b["temperature"], b["top_p"], b["top_k"], b["seed"]) for b in bodies}
     assert not [body for body in bodies if {"min_tokens", "tools", "response_format"} & body.keys()]
     run = driven.report["run_id"]
-    assert {
-        f"kvgate-{run}-{place}" for place in ("t400-1-a", "t400-1-b", "t400-2-a", "t400-2-b", "warmup-writer-a")
-    } == {body["cache_salt"] for body in bodies}
-    assert len({tuple(body["prompt"][:12]) for body in bodies}) == 3
+    groups = ("t400-1-a", "t400-1-b", "t400-2-a", "t400-2-b", "warmup-writer-a")
+    afresh = tuple(f"sentinel-writer-a{number}" for number in range(4))
+    assert {f"kvgate-{run}-{place}" for place in (*groups, *afresh)} == {body["cache_salt"] for body in bodies}
+    assert len({tuple(body["prompt"][:12]) for body in bodies}) == 4
 
 
 def test_a_subject_lost_twice_is_never_replaced_by_a_luckier_group(tmp_path: Path) -> None:

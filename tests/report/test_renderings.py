@@ -56,7 +56,7 @@ def test_the_table_shows_markup_as_it_is_and_sends_no_colour_codes_of_the_server
 def test_a_group_that_was_broken_off_says_what_the_server_said(tmp_path: Path) -> None:
     """The cold arm is refused, so no pair was reached: the refusal is the reason, not the pairs that are missing."""
     with serving() as server:
-        server.script.completion = lambda _: REFUSAL if len(server.bodies) > 10 else None
+        server.script.completion = lambda _: REFUSAL if len(server.bodies) > 12 else None
         ended = kvgate("run", "-q", "-c", config_file(tmp_path, server))
     assert 3 == ended.code
     assert "PROBE_REFUSED" in ended.out

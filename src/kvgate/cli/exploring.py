@@ -280,6 +280,7 @@ def plan_for(connection: Connection, explored: Explored, policy: PolicyName | No
         capacity=config.deployment.geometry.capacity or explored.facts.capacity,
         restarts=config.hooks.restart is not None,
         canaries=gate.canaries,
+        sentinel=gate.sentinel,
         two_leg=explored.two_leg,
     )
     try:

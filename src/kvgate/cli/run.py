@@ -25,7 +25,8 @@ from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import RunRecord
 from kvgate.engines.hooks import ProcessHooks
 from kvgate.errors import ConfigError
-from kvgate.gate.session import Outside, Session, Settings
+from kvgate.gate.line import Outside
+from kvgate.gate.session import Session, Settings
 from kvgate.report.document import make_report
 from kvgate.report.junit import report_junit
 from kvgate.store.run_directory import Manifest, RunDirectory, read_history, read_manifest, write_verdict

@@ -185,6 +185,11 @@ class GateConfig(_Section):
         0,
         description="prompts sent all at once at the end, twice, to see whether requests get into each other; 0 to 256",
     )
+    sentinel: bool = Field(
+        True,
+        description="true or false: ask one short prompt before, between and after the groups, computed afresh each "
+        "time, to see whether the engine itself goes wrong in mid-run",
+    )
     seed: Annotated[Whole, Field(ge=0, lt=2**63)] | None = Field(
         None, description="seed of prompts and nonces, a whole number; leave out for a new one each run"
     )

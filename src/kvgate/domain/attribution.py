@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from kvgate.domain.plan import PairKind, Plan
+from kvgate.domain.plan import PairKind, Plan, Route
 from kvgate.domain.probe import Arm
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.ruling import GroupVerdict, PairVerdict
+from kvgate.domain.sentinels import Onset
 from kvgate.domain.verdict import Verdict
 
 # Parts that answers come through, innermost first: while one is shown to be wrong, or not to do the same twice, a
@@ -36,6 +37,24 @@ def laid_at_one_door(plan: Plan, groups: tuple[GroupVerdict, ...]) -> tuple[Grou
         return replace(pair, attribution=told, blames=guilty.kind) if failed else pair
 
     return tuple(replace(group, pairs=tuple(map(laid, group.pairs))) for group in groups)
+
+
+def laid_at_the_engine(plan: Plan, groups: tuple[GroupVerdict, ...], onset: Onset | None) -> tuple[GroupVerdict, ...]:
+    """The same verdicts; what failed while the engine itself changed is laid at the engine.
+
+    Behind prefill and decode the sentinel's answers came through the transfer, which may be what changed.
+    """
+    if onset is None or plan.route is not Route.DIRECT:
+        return groups
+    told = f"engine: {onset.endpoint} itself answers otherwise since request {onset.wrong_from} or a little before"
+
+    def laid(pair: PairVerdict) -> PairVerdict:
+        failed = pair.verdict is Verdict.FAIL and not _leaks(pair)
+        return replace(pair, attribution=told, blames=PairKind.COLD_VS_COLD_REPEAT) if failed else pair
+
+    return tuple(
+        replace(group, pairs=tuple(map(laid, group.pairs))) if group.id in onset.groups else group for group in groups
+    )
 
 
 def _leaks(pair: PairVerdict) -> bool:

@@ -15,11 +15,17 @@ def are_canaries(view: GroupView) -> bool:
     return view.record.plan.purpose is Purpose.CANARY
 
 
+def stands_beside(view: GroupView) -> bool:
+    """Whether a group is none of those that are judged by their pairs."""
+    return view.record.plan.purpose in (Purpose.CANARY, Purpose.SENTINEL)
+
+
 def leaked(views: tuple[GroupView, ...]) -> Problem | None:
-    """The first canary whose answer belongs to another request, or None."""
-    for view in filter(are_canaries, views):
-        if view.leaks:
-            return Problem(Reason.LEAK, f"{view.record.plan.id}, sent with others at once: {view.leaks[0]}")
+    """The first prompt sent beside the groups whose answer belongs to another request, or None."""
+    for view in views:
+        if view.leaks and stands_beside(view):
+            together = ", sent with others at once" if are_canaries(view) else ""
+            return Problem(Reason.LEAK, f"{view.record.plan.id}{together}: {view.leaks[0]}")
     return None
 
 

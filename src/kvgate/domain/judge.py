@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kvgate.domain.advice import advice_for
-from kvgate.domain.attribution import laid_at_one_door, path_named, shows_a_fault
-from kvgate.domain.canaries import are_canaries, leaked, unanswered
+from kvgate.domain.attribution import laid_at_one_door, laid_at_the_engine, path_named, shows_a_fault
+from kvgate.domain.canaries import leaked, stands_beside, unanswered
 from kvgate.domain.divergence import Comparison
 from kvgate.domain.doubts import doubts
 from kvgate.domain.excess import excess, lost_codewords
@@ -47,6 +47,7 @@ from kvgate.domain.ruling import (
     RunVerdict,
     TierPower,
 )
+from kvgate.domain.sentinels import changed, onset, unsteady
 from kvgate.domain.standing import Standing
 from kvgate.domain.verdict import Verdict, merge
 
@@ -55,13 +56,17 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
     """Judge a run. Works on a history that was cut off anywhere: what is missing is INCONCLUSIVE."""
     replaced = {record.replaces for record in run.groups.values() if record.replaces}
     views = with_leaks(plan, tuple(view_group(plan, record) for record in run.groups.values()), run.prompts)
-    apart = tuple(view for view in views if not are_canaries(view))
+    apart = tuple(view for view in views if not stands_beside(view))
     counted = tuple(view for view in apart if view.record.plan.id not in replaced)
     judged = tuple(_judge_group(plan, view, counted, view.record.plan.id in replaced) for view in apart)
-    groups = laid_at_one_door(plan, tuple(group for group, _ in judged))
+    change = onset(plan, views)
+    groups = laid_at_the_engine(plan, laid_at_one_door(plan, tuple(group for group, _ in judged)), change)
     calibrated = {group.id: pairs for group, pairs in judged}
-    canaries = leaked(views), unanswered(plan, run, views)
-    results = tuple(_result(plan, run, groups, counted, calibrated, (name, *canaries)) for name in PolicyName)
+    beside = _Beside(
+        failing=_there(leaked(views), changed(change) if change else None),
+        silent=_there(unanswered(plan, run, views), unsteady(plan, run, views)),
+    )
+    results = tuple(_result(plan, run, groups, counted, calibrated, (name, beside)) for name in PolicyName)
     chosen = next(result for result in results if result.policy is plan.policy.name)
     proven = any(proves_alignment(counted, apart_from=view) for view in counted if view.record.plan.aligned)
     return RunVerdict(
@@ -80,7 +85,20 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
         sent_tokens=sum(map(_sent, views)),
         notes=plan.notes + notes_on(plan, views, counted, proven),
         advice=advice_for(chosen.verdict, chosen.reasons, groups),
+        onset=change,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What the prompts beside the groups show: what fails the run, and why they do not show that all is well."""
+
+    failing: tuple[Problem, ...]
+    silent: tuple[Problem, ...]
+
+
+def _there(*problems: Problem | None) -> tuple[Problem, ...]:
+    return tuple(problem for problem in problems if problem is not None)
 
 
 def _judge_group(
@@ -231,13 +249,13 @@ def _result(
     groups: tuple[GroupVerdict, ...],
     views: tuple[GroupView, ...],
     calibrated: dict[str, tuple[PairVerdict, ...]],
-    how: tuple[PolicyName, Problem | None, Problem | None],
+    how: tuple[PolicyName, _Beside],
 ) -> PolicyResult:
     """The run's verdict under one policy: the worst group, and everything that forbids a PASS.
 
-    ``how`` is the policy, the leak that canaries found, and why they show nothing.
+    ``how`` is the policy, and what the prompts beside the groups show.
     """
-    name, leak, silent = how
+    name, beside = how
     strict = name is PolicyName.STRICT
     # What a group proved wrong stays proved, also where another of its arms was void and it was sent again.
     counted = [
@@ -254,22 +272,25 @@ def _result(
         *plan.obstacles,
         *_blockers(plan, run, counted, strict),
         *doubts(plan, views),
-        *([silent] if silent else []),
+        *beside.silent,
     ]
     kept = [calibrated[group.id] for group in counted]
     beyond_chance = None if strict else excess(plan, kept) or lost_codewords(plan, views)
     verdict = merge(
-        [*verdicts, *([Verdict.INCONCLUSIVE] if blockers else []), *([Verdict.FAIL] if beyond_chance or leak else [])]
+        [
+            *verdicts,
+            *([Verdict.INCONCLUSIVE] if blockers else []),
+            *([Verdict.FAIL] if beyond_chance or beside.failing else []),
+        ]
     )
     if not counted and not blockers:
         blockers.append(Problem(Reason.NOTHING_CHECKED, "no group was sent"))
     stopped = [problem for problem in blockers if problem is run.stopped]
     rest = [problem for problem in blockers if problem is not run.stopped]
-    failures = [problem for problem in sorted(reasons, key=_severity) if verdict is Verdict.FAIL]
+    whole = [*beside.failing, *([beyond_chance] if beyond_chance else [])]
+    failures = sorted([*whole, *reasons], key=_severity) if verdict is Verdict.FAIL else []
     others = [] if failures else sorted(reasons, key=_severity)
     every = [
-        *([leak] if leak else []),
-        *([beyond_chance] if beyond_chance else []),
         *failures,
         *stopped,
         *others,

@@ -5,6 +5,7 @@ from kvgate.domain.deployment import Role
 from kvgate.domain.pairing import GroupView
 from kvgate.domain.plan import Plan
 from kvgate.domain.reasons import Reason
+from kvgate.domain.sentinels import sentinel_notes
 
 
 def notes_on(
@@ -13,6 +14,7 @@ def notes_on(
     """All notes; ``counted`` are the groups that the verdict rests on, ``views`` also those replaced and canaries."""
     return (
         *canary_notes(plan, views),
+        *sentinel_notes(plan, views),
         *_idle_engines(plan, counted),
         *_sent_again(views),
         *_unread_logs(views),

@@ -23,8 +23,8 @@ class PlanRequest:
 
     ``ranks`` are data-parallel ranks that a request can be pinned to; ``prefix_caching`` and ``capacity`` (KV tokens
     that fit the engine's own cache) are what the engine says of itself, None if it does not. ``restarts`` is whether
-    there is a restart hook, ``canaries`` how many prompts are sent at once, ``two_leg`` whether kvgate's own two legs
-    were answered.
+    there is a restart hook, ``canaries`` how many prompts are sent at once, ``sentinel`` whether one prompt is asked
+    again and again, ``two_leg`` whether kvgate's own two legs were answered.
     """
 
     tiers: tuple[int, ...]
@@ -43,6 +43,7 @@ class PlanRequest:
     capacity: int | None = None
     restarts: bool = False
     canaries: int = 0
+    sentinel: bool = False
     two_leg: bool = True
 
 

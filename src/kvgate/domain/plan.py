@@ -48,6 +48,7 @@ class Purpose(str, Enum):
     CONTINUATION = "continuation"
     SHORT_CONTROL = "short_control"
     CANARY = "canary"
+    SENTINEL = "sentinel"
 
 
 class PairKind(str, Enum):
@@ -216,6 +217,7 @@ class Plan:
 
     ``flood_tokens`` is how many prompt tokens drive everything else out of the engine's cache (forcing evict).
     ``canaries`` are sent all at once, after the groups; nothing but a leak is looked for in their answers.
+    ``sentinels`` are asked before, between and after the groups, ``sentinel_asks`` times each.
     """
 
     seed: int
@@ -236,6 +238,8 @@ class Plan:
     route: Route = Route.DIRECT
     flood_tokens: int = 0
     canaries: tuple[GroupPlan, ...] = ()
+    sentinels: tuple[GroupPlan, ...] = ()
+    sentinel_asks: int = 0
 
     def can_forget(self, endpoint: str) -> bool:
         """Whether the engine can be made to forget a prompt it holds, so that it can be asked to load it again."""
@@ -259,7 +263,7 @@ class Plan:
 
     def computed_tokens(self) -> int:
         """Prompt tokens the plan makes the engine compute (not served from a cache)."""
-        groups = (*self.groups, *self.canaries)
+        groups = (*self.groups, *self.canaries, *self.sentinels * self.sentinel_asks)
         return self.flooded_tokens() + sum(computed_tokens(group, step) for group in groups for step in group.steps)
 
     def flooded_tokens(self) -> int:
@@ -272,7 +276,7 @@ class Plan:
 
     def sent_tokens(self) -> int:
         """Prompt tokens the plan sends."""
-        groups = (*self.groups, *self.canaries)
+        groups = (*self.groups, *self.canaries, *self.sentinels * self.sentinel_asks)
         return sum(length_of(group, step) for group in groups for step in group.steps)
 
 

@@ -30,11 +30,14 @@ from kvgate.domain.recipe import (
     short_control_steps,
     what_is_missing,
 )
+from kvgate.domain.sentinels import asked_in_all
 
 # Tokens by which an answer runs past the end of a granule (the last one's KV is not yet written).
 CROSSING = 2
 # How much longer each replacement waits for puts than the group before it.
 PATIENCE = 3.0
+# How long a prompt is that is computed again and again, at most: it costs engine time each time.
+SENTINEL_TOKENS = 1024
 MOST_PATIENCE = 4
 
 
@@ -120,12 +123,15 @@ def make_plan(
             *notes,
             *what_is_missing(tuple(step for group in groups for step in group.steps) or steps, request.arms),
             *_evidence_notes(policy, by_source_grade),
+            *_sentinel_notes(request),
             *_route_notes(request, deployment),
             *_shape_notes(geometry, parts.prefill),
         ),
         route=route_of(deployment),
         flood_tokens=flood_tokens(request, forcing),
         canaries=builder.canaries(reader),
+        sentinels=builder.sentinels((writer, reader)),
+        sentinel_asks=asked_in_all(groups),
     )
     if request.forcing is None and 2 * plan.flooded_tokens() > budget.computed_tokens:
         # Nobody asked for floods. As if the capacity were not known, the next way is taken.
@@ -166,6 +172,12 @@ def _evidence_notes(policy: Policy, by_source_grade: Grade) -> tuple[str, ...]:
             "unless policy.evidence is scheduled",
         )
     return ()
+
+
+def _sentinel_notes(request: PlanRequest) -> tuple[str, ...]:
+    if request.salts_honoured or not request.sentinel:
+        return ()
+    return ("without salts no prompt can be computed afresh twice, so an engine that goes wrong for good is not seen",)
 
 
 def _route_notes(request: PlanRequest, deployment: Deployment) -> tuple[str, ...]:
@@ -247,6 +259,23 @@ class _GroupBuilder:
         step = ArmStep(Arm.CANARY, endpoint, Path.COLD, OWN if self._request.salts_honoured else None)
         numbers = range(1, self._request.canaries + 1)
         return tuple(self._make(f"canary{number}", tier, tier, Purpose.CANARY, (step,), ()) for number in numbers)
+
+    def sentinels(self, endpoints: tuple[str, ...]) -> tuple[GroupPlan, ...]:
+        """A short prompt for each endpoint, to be computed afresh again and again; none where salts are ignored."""
+        if not self._request.sentinel or not self._request.salts_honoured:
+            return ()
+        found: list[GroupPlan] = []
+        tier = min(self._request.tiers)
+        for endpoint in dict.fromkeys(endpoints):
+            step = ArmStep(Arm.SENTINEL, endpoint, Path.COLD, OWN)
+            for length in (SENTINEL_TOKENS, tier) if tier > SENTINEL_TOKENS else (tier,):
+                try:
+                    found.append(self._make(f"sentinel-{endpoint}", length, length, Purpose.SENTINEL, (step,), ()))
+                except PlanError:
+                    # Where a granule is longer, no prompt of that family is so short.
+                    continue
+                break
+        return tuple(found)
 
     def short_control(self, length: int, endpoint: str) -> list[GroupPlan]:
         steps = short_control_steps(endpoint, self._request.salts_honoured)

@@ -42,6 +42,7 @@ class Arm(str, Enum):
     CONTINUATION_LOCAL_REPEAT = "continuation_local_repeat"
     CONTINUATION = "continuation"
     CANARY = "canary"
+    SENTINEL = "sentinel"
 
     @property
     def path(self) -> Path:
@@ -75,6 +76,7 @@ _PATHS = {
     Arm.CONTINUATION_LOCAL_REPEAT: Path.LOCAL,
     Arm.CONTINUATION: Path.EXTERNAL,
     Arm.CANARY: Path.COLD,
+    Arm.SENTINEL: Path.COLD,
 }
 
 # Paths on which a store is read.

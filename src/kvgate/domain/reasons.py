@@ -10,10 +10,11 @@ class Reason(str, Enum):
     # FAIL
     LEAK = "LEAK"
     ISOLATION = "ISOLATION"
+    ANSWERS_CHANGED = "ANSWERS_CHANGED"
+    EXCESS_DIVERGENCE = "EXCESS_DIVERGENCE"
     DIVERGED = "DIVERGED"
     DIVERGED_INTERMITTENT = "DIVERGED_INTERMITTENT"
     DRIFT = "DRIFT"
-    EXCESS_DIVERGENCE = "EXCESS_DIVERGENCE"
     TOKENS_DIFFER = "TOKENS_DIFFER"
     SUBJECT_REFUSED = "SUBJECT_REFUSED"
     EMPTY = "EMPTY"
@@ -111,6 +112,11 @@ REASONS: dict[Reason, ReasonText] = {
     Reason.TOKENS_DIFFER: ReasonText(
         "Under the strict policy any token difference in a required pair fails, whether or not noise explains it.",
         "Read the calibrated result beside it; choose aligned lengths, which need no tolerance.",
+    ),
+    Reason.ANSWERS_CHANGED: ReasonText(
+        "One prompt, computed afresh each time, is answered otherwise from some request of the run on.",
+        "Look at the engine before any pool: its state, or what it was restarted with, is no longer what it was; the "
+        "report names the requests between which that came.",
     ),
     Reason.SUBJECT_REFUSED: ReasonText(
         "The server refused the request on the reused path, twice, while it answered the same prompt cold.",

@@ -27,9 +27,14 @@ from kvgate.domain.reasons import Problem
 
 @dataclass(slots=True)
 class Attempt:
-    """One try at one arm, filled in as its entries come. ``weighed`` keeps its standing until a further entry comes."""
+    """One try at one arm, filled in as its entries come.
+
+    ``number`` is its request's place among all the run's requests, from 1. ``weighed`` keeps its standing until a
+    further entry comes.
+    """
 
     probe: Probe | None = None
+    number: int = 0
     before: Counters | None = None
     after: Counters | None = None
     observation: Observation | None = None
@@ -77,6 +82,7 @@ class RunRecord:
         # Which group sent each prompt first, by the prompt's digest; warm-up prompts are among them.
         self.prompts: dict[str, str] = {}
         self._probes: dict[str, Probe] = {}
+        self._sent = 0
         for entry in entries:
             self.add(entry)
 
@@ -87,11 +93,13 @@ class RunRecord:
         elif isinstance(entry, ProbeSent):
             self._probes[entry.probe.id] = entry.probe
             self.prompts.setdefault(entry.probe.prompt_sha256, entry.probe.group)
-            self._fill(entry.probe.group, entry.probe.arm, entry.probe.attempt, probe=entry.probe)
+            self._sent += 1
+            probe = entry.probe
+            self._fill(probe.group, probe.arm, probe.attempt, probe=probe, number=self._sent)
         elif isinstance(entry, ProbeAnswered):
-            probe = self._probes.get(entry.probe_id)
-            if probe is not None:
-                self._fill(probe.group, probe.arm, probe.attempt, observation=entry.observation)
+            sent = self._probes.get(entry.probe_id)
+            if sent is not None:
+                self._fill(sent.group, sent.arm, sent.attempt, observation=entry.observation)
         elif isinstance(entry, CountersRead | LogRead | CacheDropped):
             self._fill(entry.group, entry.arm, entry.attempt, **_beside(entry))
         elif isinstance(entry, HookRan):
@@ -110,11 +118,11 @@ class RunRecord:
         del self.groups[group]
         self._probes = {name: probe for name, probe in self._probes.items() if probe.group in self.groups}
 
-    def _fill(self, group_id: str, arm: Arm, number: int, **values: object) -> None:
+    def _fill(self, group_id: str, arm: Arm, tried: int, **values: object) -> None:
         group = self.groups.get(group_id)
         if group is None:
             return
-        attempt = group.at(arm, number)
+        attempt = group.at(arm, tried)
         attempt.weighed = None
         for name, value in values.items():
             setattr(attempt, name, value)

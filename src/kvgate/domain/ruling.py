@@ -7,6 +7,7 @@ from kvgate.domain.plan import NotApplicable, PairKind, Purpose
 from kvgate.domain.policy import Grade, PolicyName
 from kvgate.domain.probe import Arm, Path
 from kvgate.domain.reasons import Problem
+from kvgate.domain.sentinels import Onset
 from kvgate.domain.verdict import Verdict
 
 
@@ -121,7 +122,10 @@ class PolicyResult:
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """The whole ruling. ``verdict`` and ``reasons`` are those of the policy asked for."""
+    """The whole ruling. ``verdict`` and ``reasons`` are those of the policy asked for.
+
+    ``onset`` is from when on an engine answered otherwise, None if that was not seen.
+    """
 
     verdict: Verdict
     reasons: tuple[Problem, ...]
@@ -138,3 +142,4 @@ class RunVerdict:
     sent_tokens: int
     notes: tuple[str, ...]
     advice: tuple[str, ...]
+    onset: Onset | None = None

@@ -1,43 +1,38 @@
 """Carries out a plan: asks the domain what comes next, does it, and records every word before anything is judged."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from kvgate.domain.canaries import WAVES
 from kvgate.domain.counters import Counter, Counters, difference
 from kvgate.domain.evidence import counted
 from kvgate.domain.history import (
     CacheDropped,
     CountersRead,
     DropOutcome,
-    Entry,
     GroupStarted,
     HookRan,
     LogRead,
     Moment,
-    ProbeAnswered,
-    ProbeSent,
     RunCompleted,
     RunStopped,
-    Waited,
 )
 from kvgate.domain.log import read_lines
-from kvgate.domain.observation import Observation, Outcome
+from kvgate.domain.observation import Outcome
 from kvgate.domain.plan import ArmStep, Forcing, GroupPlan, Plan, length_of, warmup_name
 from kvgate.domain.planning import PromptSource, replacement_group
 from kvgate.domain.policy import Source
-from kvgate.domain.probe import FROM_OUTSIDE, Arm, Part, Path, Probe, probe_id
+from kvgate.domain.probe import FROM_OUTSIDE, Arm, Part, Path, Probe
 from kvgate.domain.progress import GroupOutcome, Send, hopeless, is_void, next_send, outcome_of
 from kvgate.domain.prompt import digest
 from kvgate.domain.reasons import Problem, Reason
-from kvgate.domain.record import RunRecord
-from kvgate.ports import Body, Clock, DropReply, Engine, Hooks, Sink, Watcher
+from kvgate.domain.sentinels import AFTER, BEFORE, asks_after
+from kvgate.gate.beside import Sentinels, send_canaries
+from kvgate.gate.line import Line, Outside, Stop
+from kvgate.ports import Body, DropReply, Engine
 
 DROP_TRIES = 6
 # Tokens of a prompt that only fills a cache, at most.
 LONGEST_FLOOD = 16_384
-ALIVE_TRIES = 3
 WARMUP_PROBES = 2
 GROSS_GROUPS = 2
 
@@ -56,41 +51,19 @@ class Settings:
     restart: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """Everything a session reaches the world through; engines by endpoint name."""
-
-    engines: Mapping[str, Engine]
-    hooks: Hooks
-    sink: Sink
-    clock: Clock
-    watcher: Watcher
-
-
-class Stop(Exception):  # noqa: N818 - not an error: the run ends here, with a reason
-    """The run cannot or need not go on."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.detail)
-        self.problem = problem
-
-
 class Session:
-    """One run. ``run`` goes through the plan; ``record`` holds what was said and heard of the group at hand."""
+    """One run: ``run`` goes through the plan."""
 
     def __init__(self, plan: Plan, run_id: str, prompts: PromptSource, outside: Outside, settings: Settings) -> None:
-        self.record = RunRecord()
+        self._line = Line(plan, run_id, outside)
         self._plan = plan
         self._run_id = run_id
         self._prompts = prompts
-        self._engines = outside.engines
         self._hooks = outside.hooks
         self._sink = outside.sink
         self._clock = outside.clock
         self._watcher = outside.watcher
         self._settings = settings
-        self._begun = outside.clock.now()
-        self._computed = 0
         self._replaced = 0
         self._prompt_path = ""
         self._flooded = 0
@@ -102,48 +75,30 @@ class Session:
             if self._plan.obstacles:
                 raise Stop(self._plan.obstacles[0])
             await self._warm_up()
-            for index, group in enumerate(self._plan.groups, start=1):
-                self._watcher.group_started(index, len(self._plan.groups), group.id, group.length)
-                await self._run_with_replacements(group)
-                self._consider_stopping(index)
-            await self._send_canaries()
+            await self._send_groups()
+            await send_canaries(self._line, self._plan.canaries, self._prompts, self._watcher)
         except Stop as stop:
             self.stop(stop.problem)
         else:
-            self._note(RunCompleted(self._now()))
-
-    async def _send_canaries(self) -> None:
-        """Send every canary at the same time, as often as there are waves."""
-        made = [(group, self._prompts.for_group(group)) for group in self._plan.canaries]
-        for group, _ in made:
-            self._note(GroupStarted(self._now(), group, None))
-        for wave in range(WAVES if made else 0):
-            self._check_budget()
-            self._watcher.said(f"sending {len(made)} canaries at once")
-            probes = [
-                (self._engines[step.endpoint], self._probe(group.id, step, wave, group.length, prompt.sha256), prompt)
-                for group, prompt in made
-                for step in group.steps
-            ]
-            sent = (self._send(engine, probe, engine.encode(prompt.ids)) for engine, probe, prompt in probes)
-            ended = await asyncio.gather(*sent, return_exceptions=True)
-            failed = next((each for each in ended if isinstance(each, BaseException)), None)
-            if failed is not None:
-                raise failed
-            self._computed += sum(group.length for group, _ in made)
+            self._line.note(RunCompleted(self._line.now()))
 
     def stop(self, problem: Problem) -> None:
         """Record that the run ended early."""
-        self._note(RunStopped(self._now(), problem))
+        self._line.note(RunStopped(self._line.now(), problem))
         self._watcher.said(f"stopped: {problem.detail}")
 
-    def _now(self) -> float:
-        return round(self._clock.now() - self._begun, 6)
-
-    def _note(self, entry: Entry) -> None:
-        """On disk first, then in memory."""
-        self._sink.append(entry)
-        self.record.add(entry)
+    async def _send_groups(self) -> None:
+        """Every group, and the sentinels before, between and after them."""
+        sentinels = Sentinels(self._line, self._plan.sentinels, self._prompts)
+        await sentinels.ask(BEFORE)
+        for index, group in enumerate(self._plan.groups, start=1):
+            self._watcher.group_started(index, len(self._plan.groups), group.id, group.length)
+            await self._run_with_replacements(group)
+            stop = self._why_stop(index)
+            # Whoever gives up early wants to know all the more whether it is the engine itself.
+            await sentinels.ask(AFTER if stop is not None else asks_after(self._plan.groups, index))
+            if stop is not None:
+                raise stop
 
     async def _warm_up(self) -> None:
         """Wake lazy parts up: a fresh server's first requests are never a baseline."""
@@ -155,24 +110,24 @@ class Session:
             self._watcher.said(f"warming up {endpoint}")
             name = warmup_name(endpoint)
             prompt = self._prompts.make((shortest.family, shortest.language), name, shortest.length)
-            engine = self._engines[endpoint]
+            engine = self._line.engines[endpoint]
             body = engine.encode(prompt.ids)
             # Every rank has lazy parts of its own.
             ranks = sorted({step.rank for step in _steps(self._plan, endpoint)}, key=lambda rank: rank or 0)
             for number in range(WARMUP_PROBES * len(ranks)):
                 step = ArmStep(Arm.WARMUP, endpoint, Path.COLD, "a", rank=ranks[number % len(ranks)])
-                probe = self._probe(name, step, number, shortest.length, prompt.sha256)
-                await self._send(engine, probe, body)
+                probe = self._line.probe(name, step, number, shortest.length, prompt.sha256)
+                await self._line.send(engine, probe, body)
                 await engine.drop_local()
 
     async def _run_with_replacements(self, group: GroupPlan) -> None:
         current, replaces = group, None
         while True:
             await self._run_group(current, replaces)
-            done = self.record.groups[current.id]
+            done = self._line.record.groups[current.id]
             replaceable = is_void(self._plan, done) and self._replaced < self._plan.budget.replacements
             outcome = outcome_of(self._plan, done)
-            self.record.forget(current.id)
+            self._line.record.forget(current.id)
             if not replaceable:
                 self._outcomes += [outcome] if outcome is not None else []
                 return
@@ -185,11 +140,11 @@ class Session:
         prompt = self._prompts.for_group(group)
         bodies: dict[tuple[str, Part], Body] = {}
         digests: dict[Part, str] = {}
-        self._note(GroupStarted(self._now(), group, replaces))
-        while (send := next_send(self._plan, self.record.groups[group.id])) is not None:
-            self._check_budget()
+        self._line.note(GroupStarted(self._line.now(), group, replaces))
+        while (send := next_send(self._plan, self._line.record.groups[group.id])) is not None:
+            self._line.check_budget()
             self._watcher.arm_started(group.id, send.step.arm.value, send.attempt)
-            engine, key = self._engines[send.step.endpoint], (send.step.endpoint, send.step.part)
+            engine, key = self._line.engines[send.step.endpoint], (send.step.endpoint, send.step.part)
             if key not in bodies:
                 ids = self._prompts.part_of(group, prompt.ids, send.step.part, self._answered(group))
                 if ids is None:
@@ -203,43 +158,26 @@ class Session:
 
     def _answered(self, group: GroupPlan) -> tuple[int, ...] | None:
         """The token IDs that answered the group's cold prompt."""
-        answers = (attempt.observation for attempt in self.record.groups[group.id].of(Arm.COLD) if attempt.ok)
+        answers = (attempt.observation for attempt in self._line.record.groups[group.id].of(Arm.COLD) if attempt.ok)
         return next((answer.token_ids for answer in answers if answer is not None), None)
 
     async def _attempt(self, group: GroupPlan, send: Send, engine: Engine, prompt: tuple[Body, str]) -> None:
         step, (body, sha256) = send.step, prompt
         if send.wait_s:
-            await self._wait(send.wait_s, send.why_wait)
+            await self._line.wait(send.wait_s, send.why_wait)
         if not await self._hook("before_arm", self._settings.before_arm, group, send):
             return
         if send.drop_local:
             await self._forget(group, send, engine)
         before = await self._read(engine, group, send, Moment.BEFORE, None, 0)
-        probe = self._probe(group.id, step, send.attempt, body.length, sha256)
-        refused = (await self._send(engine, probe, body)).outcome is Outcome.REFUSED
+        probe = self._line.probe(group.id, step, send.attempt, body.length, sha256)
+        refused = (await self._line.send(engine, probe, body)).outcome is Outcome.REFUSED
         # A refused prompt is never counted: there is nothing to wait for.
         expected = 0 if refused else self._plan.counted_length(body.length, step.endpoint)
         after = await self._read(engine, group, send, Moment.AFTER, before, expected)
         await self._read_log(engine, group, send, probe)
-        self._computed += self._cost(before, after, body.length)
+        self._line.computed += self._cost(before, after, body.length)
         await self._hook("after_arm", self._settings.after_arm, group, send)
-
-    async def _send(self, engine: Engine, probe: Probe, body: Body) -> Observation:
-        self._note(ProbeSent(self._now(), probe))
-        observation = await engine.complete(probe, body)
-        self._note(ProbeAnswered(self._now(), probe.id, observation))
-        if observation.outcome is Outcome.LOST and not await self._still_alive(engine):
-            detail = f"{engine.name} stopped answering during {probe.id}: {observation.detail}"
-            raise Stop(Problem(Reason.ENDPOINT_LOST, detail))
-        return observation
-
-    async def _still_alive(self, engine: Engine) -> bool:
-        for number in range(ALIVE_TRIES):
-            if await engine.alive():
-                return True
-            if number + 1 < ALIVE_TRIES:
-                await self._clock.sleep(1.0)
-        return False
 
     async def _read(
         self, engine: Engine, group: GroupPlan, send: Send, moment: Moment, before: Counters | None, expected: int
@@ -256,8 +194,10 @@ class Session:
             pause = min(0.25, pause * 1.5)
             reading = await engine.read_counters()
         arm, attempt = send.step.arm, send.attempt
-        self._note(
-            CountersRead(self._now(), engine.name, group.id, arm, attempt, moment, reading.counters, reading.detail)
+        self._line.note(
+            CountersRead(
+                self._line.now(), engine.name, group.id, arm, attempt, moment, reading.counters, reading.detail
+            )
         )
         return reading.counters
 
@@ -269,7 +209,9 @@ class Session:
             told = read_lines(reading.lines or (), probe.id, None).loads is not None
             if told or self._clock.now() >= deadline:
                 arm, attempt = send.step.arm, send.attempt
-                self._note(LogRead(self._now(), engine.name, group.id, arm, attempt, reading.lines, reading.detail))
+                self._line.note(
+                    LogRead(self._line.now(), engine.name, group.id, arm, attempt, reading.lines, reading.detail)
+                )
                 return
             await self._clock.sleep(0.1)
 
@@ -281,8 +223,10 @@ class Session:
             reply = await self._flood(group, send, engine)
         else:
             reply = await self._drop(engine)
-        self._note(
-            CacheDropped(self._now(), engine.name, group.id, send.step.arm, send.attempt, reply.outcome, reply.detail)
+        self._line.note(
+            CacheDropped(
+                self._line.now(), engine.name, group.id, send.step.arm, send.attempt, reply.outcome, reply.detail
+            )
         )
 
     async def _drop(self, engine: Engine) -> DropReply:
@@ -292,7 +236,7 @@ class Session:
             reply = await engine.drop_local()
             if reply.outcome is not DropOutcome.REFUSED or number + 1 == DROP_TRIES:
                 break
-            await self._wait(pause, f"{engine.name} refused to drop its cache: {reply.detail}")
+            await self._line.wait(pause, f"{engine.name} refused to drop its cache: {reply.detail}")
             pause *= 2
         return reply
 
@@ -320,10 +264,10 @@ class Session:
             name = f"flood-{self._flooded}"
             prompt = self._prompts.make((group.family, group.language), name, length)
             step = ArmStep(Arm.WARMUP, engine.name, Path.COLD, "a", rank=send.step.rank)
-            probe = replace(self._probe(name, step, 0, length, prompt.sha256), max_tokens=1)
-            await self._send(engine, probe, engine.encode(prompt.ids))
-            self._computed += length
-            self._check_budget()
+            probe = replace(self._line.probe(name, step, 0, length, prompt.sha256), max_tokens=1)
+            await self._line.send(engine, probe, engine.encode(prompt.ids))
+            self._line.computed += length
+            self._line.check_budget()
         return DropReply(DropOutcome.DROPPED, f"flooded with {count} prompts of {length} tokens")
 
     async def _hook(self, when: str, hooks: Mapping[Arm, tuple[str, ...]], group: GroupPlan, send: Send) -> bool:
@@ -345,21 +289,12 @@ class Session:
         }
         result = await self._hooks.run(argv, environment, self._settings.hook_s)
         code, seconds = result.exit_code, round(result.seconds, 3)
-        self._note(HookRan(self._now(), name, group.id, arm, send.attempt, argv, code, seconds, result.output))
+        self._line.note(
+            HookRan(self._line.now(), name, group.id, arm, send.attempt, argv, code, seconds, result.output)
+        )
         if code != 0:
             self._watcher.said(f"hook {name} failed: {result.output.strip().splitlines()[-1:]}")
         return code
-
-    async def _wait(self, seconds: float, why: str) -> None:
-        self._note(Waited(self._now(), seconds, why))
-        await self._clock.sleep(seconds)
-
-    def _probe(self, group: str, step: ArmStep, attempt: int, length: int, sha256: str) -> Probe:
-        """Salts are unique per run and group: pool keys outlive runs."""
-        salts = step.salt is not None and self._plan.salts_honoured
-        salted = f"kvgate-{self._run_id}-{group}-{step.salt}" if salts else None
-        name, most = probe_id(group, step.arm, attempt), self._plan.max_tokens
-        return Probe(name, group, step.arm, attempt, step.endpoint, salted, length, most, sha256, step.rank)
 
     @staticmethod
     def _cost(before: Counters | None, after: Counters | None, length: int) -> int:
@@ -369,24 +304,17 @@ class Session:
         computed = difference(before, after).total(Counter.COMPUTED)
         return length if computed is None else max(0, computed)
 
-    def _check_budget(self) -> None:
-        budget = self._plan.budget
-        if self._computed > budget.computed_tokens:
-            detail = f"{self._computed} prompt tokens were computed, the budget is {budget.computed_tokens}"
-            raise Stop(Problem(Reason.BUDGET_EXHAUSTED, detail))
-        if self._now() > budget.minutes * 60:
-            raise Stop(Problem(Reason.BUDGET_EXHAUSTED, f"{budget.minutes:g} minutes are over"))
-
-    def _consider_stopping(self, done: int) -> None:
-        """Stop where the rest would cost engine time and show nothing new."""
+    def _why_stop(self, done: int) -> Stop | None:
+        """Why the rest would cost engine time and show nothing new, if it would."""
         if done >= len(self._plan.groups):
-            return
+            return None
         why = hopeless(self._plan, self._outcomes)
         if why is not None:
-            raise Stop(Problem(why.reason, f"given up after {done} groups: {why.detail}"))
+            return Stop(Problem(why.reason, f"given up after {done} groups: {why.detail}"))
         if sum(outcome.gross for outcome in self._outcomes) >= GROSS_GROUPS:
             detail = f"stopped early after {done} groups: {GROSS_GROUPS} groups show gross differences"
-            raise Stop(Problem(Reason.DIVERGED, detail))
+            return Stop(Problem(Reason.DIVERGED, detail))
+        return None
 
 
 def _steps(plan: Plan, endpoint: str) -> list[ArmStep]:

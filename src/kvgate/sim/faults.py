@@ -120,6 +120,7 @@ FAULTS: tuple[Fault, ...] = (
     _bytes("after_some", "loads are wrong after the fifth", "VA#13934"),
     _bytes("every_other", "every other load is wrong", "VL#47282"),
     _bytes("one_in_three", "a third of the loads is wrong", "SG#22811"),
+    Fault("engine_decays", "after sixty requests the engine itself is wrong: cold answers as well as hits", "F26", "engine", _FAIL, ("ANSWERS_CHANGED",), tiers=(531, 787, 1043, 1299)),
     Fault("decode_writes_zeros", "the KV that decode wrote is kept as zeros", "VL#53912", "save", _FAIL, ("DIVERGED", "DRIFT", "UNSTABLE"), arms=("continuation",)),
     Fault("mixed_only", "external blocks behind a local prefix are wrong", "LM#4247", "load", _FAIL, _DIVERGED, arms=("mixed",)),
     Fault("concurrent_only", "loads are wrong while others run", "VL#45704", "load", _FAIL, _DIVERGED, needs=_BUSY),

@@ -25,7 +25,7 @@ from kvgate.sim.kv import (
     resume,
 )
 from kvgate.sim.network import VOCABULARY, Ids, Sequence, Weights, extend, make_weights
-from kvgate.sim.planting import ON_LOAD, Loading, differ, on_save, unwritten
+from kvgate.sim.planting import ON_LOAD, Loading, differ, on_save, unwritten, weights_for
 from kvgate.sim.presets import PRESETS, Preset
 from kvgate.sim.sampling import generate, pieces
 from kvgate.sim.store import LocalCache, Store
@@ -186,7 +186,8 @@ class Node:
         last_chunk = (len(prompt) - found.hit - 1) % chunk + 1 if not transferred else 1
         noise = Noise(self.dials, Circumstances(prompt, last_chunk, self.preset.granule, request.batch, number))
         warmth = (request.temperature, number if request.seed is None else request.seed)
-        ids, rows = generate(self.memory.weights, sequence, request.max_tokens, request.top, noise, warmth)
+        weights = weights_for(self.fault, number, self.memory.weights)
+        ids, rows = generate(weights, sequence, request.max_tokens, request.top, noise, warmth)
         if request.incoming is None:
             self._keep_written(rank, request, ids, sequence)
         cached = found.hit + (self.preset.block if self.fault == "lying_usage" else 0)

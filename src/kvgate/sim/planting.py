@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kvgate.sim.kv import Arrays, Place
+from kvgate.sim.network import Weights, make_weights
 from kvgate.sim.presets import Preset
 
 Objects = dict[Place, Arrays]
 SOME_LOADS = 5
+# Requests that an engine answers rightly before it decays.
+LASTS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +320,11 @@ def on_save(fault: str, place: Place, arrays: Arrays, length: int, preset: Prese
     if fault == "scratch_block" and preset.speculation and place.end == last - preset.step:
         return arrays, wrong_when_saved(arrays)
     return arrays, arrays
+
+
+def weights_for(fault: str, number: int, weights: Weights) -> Weights:
+    """What an engine computes its answer to request ``number``, from 0, with."""
+    return make_weights(1) if fault == "engine_decays" and number >= LASTS else weights
 
 
 def differ(one: Arrays, other: Arrays) -> bool:

@@ -1,0 +1,59 @@
+"""What is sent beside the groups: canaries, all at once, and sentinels, again and again."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+
+from kvgate.domain.canaries import WAVES
+from kvgate.domain.history import GroupStarted
+from kvgate.domain.plan import GroupPlan
+from kvgate.domain.planning import PromptSource
+from kvgate.domain.prompt import Prompt
+from kvgate.gate.line import Line
+from kvgate.ports import Watcher
+
+
+def _made(line: Line, groups: Iterable[GroupPlan], prompts: PromptSource) -> list[tuple[GroupPlan, Prompt]]:
+    found = [(group, prompts.for_group(group)) for group in groups]
+    for group, _ in found:
+        line.note(GroupStarted(line.now(), group, None))
+    return found
+
+
+async def send_canaries(line: Line, canaries: tuple[GroupPlan, ...], prompts: PromptSource, watcher: Watcher) -> None:
+    """Send every canary at the same time, as often as there are waves. Raises Stop."""
+    made = _made(line, canaries, prompts)
+    for wave in range(WAVES if made else 0):
+        line.check_budget()
+        watcher.said(f"sending {len(made)} canaries at once")
+        probes = [
+            (line.engines[step.endpoint], line.probe(group.id, step, wave, group.length, prompt.sha256), prompt)
+            for group, prompt in made
+            for step in group.steps
+        ]
+        sent = (line.send(engine, probe, engine.encode(prompt.ids)) for engine, probe, prompt in probes)
+        ended = await asyncio.gather(*sent, return_exceptions=True)
+        failed = next((each for each in ended if isinstance(each, BaseException)), None)
+        if failed is not None:
+            raise failed
+        line.computed += sum(group.length for group, _ in made)
+
+
+class Sentinels:
+    """One prompt per engine, computed afresh each time it is asked."""
+
+    def __init__(self, line: Line, sentinels: tuple[GroupPlan, ...], prompts: PromptSource) -> None:
+        self._line = line
+        self._made = _made(line, sentinels, prompts)
+        self._asked = 0
+
+    async def ask(self, times: int) -> None:
+        """Ask each of them so many times. Raises Stop."""
+        for _ in range(times):
+            for group, prompt in self._made:
+                step = replace(group.steps[0], salt=f"{group.steps[0].salt}{self._asked}")
+                engine = self._line.engines[step.endpoint]
+                probe = self._line.probe(group.id, step, self._asked, group.length, prompt.sha256)
+                await self._line.send(engine, probe, engine.encode(prompt.ids))
+                self._line.computed += group.length
+            self._asked += 1
