@@ -28,6 +28,7 @@ LIMIT = 0.9
 PART = 25
 SURVIVORS = Path(__file__).with_name("mutation_survivors.yaml")
 KILLERS = Path(__file__).with_name("mutation_killers.json")
+REMEMBERED = (Fate.DECIDED, Fate.BROKEN)
 NOTICED = (Fate.DECIDED, Fate.BROKEN, Fate.ENDLESS)
 
 
@@ -43,7 +44,7 @@ def trials(chosen: list[Mutant], cases: Sequence[Case], workers: int, tell: bool
     wanted = expected(corpus)
     # Finding out which lines each case runs pays for itself only where many mutants are tried.
     reach = None
-    if len(chosen) > 200:
+    if len(chosen) > 1000:
         corpus, wanted, reach = distinct(corpus, wanted, reached(corpus))
     found: list[Result] = []
     parts = [chosen[start : start + PART] for start in range(0, len(chosen), PART)]
@@ -81,7 +82,7 @@ def killers() -> dict[str, str]:
 
 def remember(results: list[Result]) -> None:
     """Keep which case noticed each of these mutants."""
-    known = killers() | {each.mutant.name: each.case for each in results if each.fate is Fate.DECIDED}
+    known = killers() | {each.mutant.name: each.case for each in results if each.fate in REMEMBERED and each.case}
     KILLERS.write_text(json.dumps(known, indent=0, sort_keys=True, ensure_ascii=False) + "\n")
 
 
@@ -125,6 +126,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--format", choices=("table", "json"), default="table")
     parser.add_argument("--written", action="store_true", help="only the written cases, which are quick to judge")
+    parser.add_argument("--unexplained", action="store_true", help="leave out those that are explained: they are slow")
     parser.add_argument("--record", action="store_true", help="make the stored histories anew and try none")
     parser.add_argument("--remember", action="store_true", help="keep which case noticed each, to be tried first")
     parser.add_argument("--list", action="store_true", help="list the mutants and try none")
@@ -139,6 +141,8 @@ def main() -> int:
         return 0
     begun = time.monotonic()
     reasons = explained()
+    if asked.unexplained:
+        chosen = [mutant for mutant in chosen if mutant.name not in reasons]
     results = trials(
         [CONTROL, *chosen], written() if asked.written else every(), asked.workers, asked.format == "table"
     )

@@ -146,6 +146,7 @@ def rulings(corpus: Sequence[Packed]) -> Iterator[Any]:
         if case.default_policy:
             # A manifest holds every bound; taken anew, the defaults are on trial, too.
             plan = type(plan)(**{each.name: getattr(plan, each.name) for each in fields(plan)} | {"policy": policy()})
+        _STATE["at"] = case.name
         yield judge(plan, record(entries))
 
 
@@ -257,12 +258,13 @@ def try_some(mutants: Sequence[Mutant]) -> list[Result]:
 def _try_one(mutant: Mutant) -> Result:
     codes = {module: _compiled(module, mutant) for module in MODULES if mutant.module in (module, CONTROL.module)}
     signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
+    _STATE["at"] = ""
     try:
         return _held_against(mutant, codes)
     except (TimeoutError, MemoryError):
         return Result(mutant, Fate.ENDLESS)
     except Exception as error:  # noqa: BLE001 - a mutant may raise anything
-        return Result(mutant, Fate.BROKEN, error=f"{type(error).__name__}: {error}")
+        return Result(mutant, Fate.BROKEN, _STATE["at"], f"{type(error).__name__}: {error}")
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
 

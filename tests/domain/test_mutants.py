@@ -49,9 +49,12 @@ IMPORTANT = (
 
 
 def tried(*patterns: str) -> list[dict[str, str]]:
-    """The fate of every mutant that a pattern matches, and of an unchanged copy of each module."""
+    """The fate of every mutant that a pattern matches, and of an unchanged copy of each module.
+
+    Those whose survival is explained are left to the long form: each has to be judged by every case there is.
+    """
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--written", "--format", "json", "--only", "|".join(patterns)],
+        [sys.executable, str(SCRIPT), "--written", "--unexplained", "--format", "json", "--only", "|".join(patterns)],
         capture_output=True,
         text=True,
         check=False,
@@ -73,7 +76,8 @@ def test_no_important_change_goes_unnoticed_and_no_change_is_noticed_where_there
     assert controls
     assert {"survived"} == {each["fate"] for each in controls}
     mutants = [each for each in results if each["scope"] != "control"]
-    assert [] == [each["name"] for each in mutants if each["fate"] == "survived" and not each["explained"]]
+    assert len(mutants) > 200
+    assert [] == [each["name"] for each in mutants if each["fate"] == "survived"]
 
 
 def test_the_list_of_important_changes_is_about_something() -> None:
