@@ -13,7 +13,7 @@ ONE_GROUP = {"groups_per_tier": 1}
 WHOLE_BLOCKS = {**ONE_GROUP, "tiers": [288], "lengths": "exact"}
 
 
-@pytest.mark.parametrize("route", ["two_leg", "proxy", "router"])
+@pytest.mark.parametrize("route", ["two_leg", pytest.param("proxy", marks=pytest.mark.smoke), "router"])
 def test_a_healthy_transfer_passes_and_is_bit_equal_to_prefill_alone(lab: Lab, route: str) -> None:
     gated = lab.gate(config_of(lab, "vllm-pd", route))
     assert gated.code == 0
@@ -26,7 +26,7 @@ def test_a_healthy_transfer_passes_and_is_bit_equal_to_prefill_alone(lab: Lab, r
 
 @pytest.mark.parametrize(("kind", "route"), [
     ("reversed", "wire"),
-    ("reversed", "proxy_and_wire"),
+    pytest.param("reversed", "proxy_and_wire", marks=pytest.mark.smoke),
     ("foreign_blocks", "wire"),
     ("foreign_blocks", "proxy_and_wire"),
     ("stale", "wire"),
@@ -68,6 +68,7 @@ def test_two_swapped_blocks_show_in_drift_alone(lab: Lab) -> None:
     assert [True] == [pair["ids_equal"] for pair in transferred(gated)]
 
 
+@pytest.mark.smoke
 def test_a_decoder_that_computes_all_again_proves_nothing_though_its_answers_are_right(lab: Lab) -> None:
     with fault("dropped"):
         gated = lab.gate(config_of(lab, "vllm-pd", "proxy", gate=ONE_GROUP))
