@@ -34,9 +34,13 @@ MODULES = (
     "sentinels",
     "judge",
 )
-# What the judge does not decide by. The first three make text; the others are called by the gate or by no one here.
+# What the judge does not decide by. Some make text; the others are called by the gate or by no one here.
 LEFT_ALONE = {
     ("rows", "_told"),
+    ("rows", "_let_in"),
+    ("standing", "_with_a_word"),
+    ("standing", "_QUICK"),
+    ("standing", "_MISSES"),
     ("rows", "_where"),
     ("judge", "_drift_problem"),
     ("canaries", "canary_notes"),

@@ -20,6 +20,18 @@ NOISY_TIE: Answers = {**TIED, Arm.LOCAL_REPEAT: answer(shift=0.02, gap=0.05)}
 UNUSABLE = "INCONCLUSIVE LOGPROBS_UNUSABLE TIER_NOT_COVERED"
 
 
+def marked(mark: str, required: str) -> Case:
+    """Every answer is right and bears a mark of the reader."""
+    return of_one(f"marked: {mark}", required, dict.fromkeys(ARMS, replace(answer(), marks=(mark,))))
+
+
+MARKED = (
+    *(marked(mark, open_by("IDS_INCOMPLETE")) for mark in ("ids-ambiguous", "ids-contradict", "restarted")),
+    marked("logprobs-misplaced", UNUSABLE),
+    marked("retried", "PASS"),
+)
+
+
 def said(ids: Sequence[int]) -> Observation:
     """A whole answer, whatever its length."""
     return replace(answer(ids), finish_reason="stop")
@@ -301,4 +313,4 @@ GRADES = (
     ),
 )
 
-CASES: tuple[Case, ...] = (*KINDS, *DRIFTS, *LISTS, *GRADES)
+CASES: tuple[Case, ...] = (*KINDS, *DRIFTS, *LISTS, *GRADES, *MARKED)

@@ -5,13 +5,13 @@ from dataclasses import replace
 from kvgate.domain.counters import Counters
 from kvgate.domain.deployment import Deployment, Endpoint, Role
 from kvgate.domain.observation import Observation
-from kvgate.domain.plan import ArmStep, Forcing, GroupPlan, PartSize, Plan, Route, length_of
+from kvgate.domain.plan import ArmStep, Forcing, GroupPlan, PartSize, Plan, Purpose, Route, length_of
 from kvgate.domain.policy import Grade, Policy
 from kvgate.domain.probe import Arm, Part, Path
-from kvgate.domain.recipe import Parts, arm_steps, pairs_of
+from kvgate.domain.recipe import Parts, arm_steps, continuation_steps, pairs_of
 from tests.domain.judging import OTHER
 from tests.domain.making import ARMS, LENGTH, answer, counters, group_plan, lost, run_plan
-from tests.domain.recorded_case import Case, Given, Readings, history, of_run
+from tests.domain.recorded_case import Case, Given, Readings, bare, history, of_run
 from tests.domain.recorded_evidence import open_by
 from tests.domain.recorded_gateway import group as behind_gateway
 from tests.domain.recorded_gateway import passed_on, plan_of, split
@@ -89,6 +89,10 @@ ONE_ENGINE = (
     armed("another salt is not counted", open_by("COUNTERS_UNREADABLE"), {}, {Arm.ISOLATION: None}),
     armed("the reference differs", "FAIL DIVERGED", {Arm.REFERENCE: answer(OTHER)}),
     armed("the reference differs a little", "PASS", {Arm.REFERENCE: answer(shift=0.3)}),
+    armed("the branch asks for something else", "INCONCLUSIVE LOGPROBS_UNUSABLE TIER_NOT_COVERED", {
+        **{step.arm: bare(answer(text="amber cedar elm")) for step in every_arm().steps},
+        Arm.BRANCH: [bare(answer(OTHER))] * 2,
+    }),
     armed("the reference is not counted", "PASS", {}, {Arm.REFERENCE: None}),
     armed("the reference has other users", "PASS", {}, {Arm.REFERENCE: counters(3 * LENGTH, 0, 0)}),
     armed("the reference reuses something", open_by("NOT_COLD"), {}, {Arm.REFERENCE: counters(19, 80, 0)}),
@@ -106,14 +110,75 @@ def scheduled_only() -> Case:
     return of_run("arms: scheduled only", open_by("EVIDENCE_TOO_WEAK"), plan, history(group, {}, base))
 
 
-def aligned() -> Case:
-    """Two aligned groups: under another salt the prompt of one drifts a little, which the tolerance covers."""
+def aligned(name: str, required: str, drifts: Given) -> Case:
+    """Two aligned groups, of which one has an arm that drifts a little."""
     groups = [replace(every_arm(), id=name, aligned=True, nonce=f"00000000000{name[1]}") for name in ("g1", "g2")]
     plan = replace(plan_with_reference(), groups=tuple(groups))
     base: Readings = {step.arm: as_planned(groups[0], step) for step in groups[0].steps}
-    drifts: Given = {Arm.ISOLATION: answer(shift=0.02)}
     histories = [history(group, given, base) for group, given in zip(groups, (drifts, {}), strict=True)]
-    return of_run("arms: another salt drifts a little at an aligned length", "PASS", plan, *histories)
+    return of_run(f"arms: {name} drifts a little at an aligned length", required, plan, *histories)
+
+
+ALIGNED = (
+    aligned("another salt", "PASS", {Arm.ISOLATION: answer(shift=0.02)}),
+    aligned("the reference", "PASS", {Arm.REFERENCE: answer(shift=0.02)}),
+    aligned("external", "FAIL DRIFT", twice(Arm.EXTERNAL, shift=0.02)),
+)
+
+
+def no_local(name: str, required: str, *given: Given) -> Case:
+    """Aligned groups where nothing is kept locally: that others are exact shows the alignment."""
+    arms = ARMS - {Arm.LOCAL, Arm.LOCAL_REPEAT}
+    groups = [
+        group_plan(f"g{number}", aligned=True, arms=arms, nonce=f"00000000000{number}") for number in range(len(given))
+    ]
+    histories = [history(group, each) for group, each in zip(groups, given, strict=True)]
+    return of_run(f"no local: {name}", required, run_plan(*groups), *histories)
+
+
+SAVED_WRONG = dict.fromkeys((Arm.EXTERNAL, Arm.EXTERNAL_REPEAT), answer(shift=0.02))
+NO_LOCAL = (
+    no_local("all exact", "PASS", {}, {}, {}),
+    no_local("one drifts, and others show the alignment", "FAIL DRIFT", SAVED_WRONG, {}, {}),
+    no_local("most drift, so that none shows it", "INCONCLUSIVE ALIGNMENT_UNPROVEN", SAVED_WRONG, SAVED_WRONG, {}),
+)
+
+
+def turned(name: str, required: str, reused: int, drift: float = 0.0) -> Case:
+    """A long prompt and its continuation, of which decode wrote the tokens from 990 to 1024, beside aligned groups."""
+    steps = continuation_steps(Parts("a", "a"), salts_honoured=True, drops=True)
+    sizes = (PartSize(Part.CONTINUED, 1050, 1024, 1024),)
+    made = replace(
+        group_plan("c1", aligned=True),
+        purpose=Purpose.CONTINUATION,
+        length=990,
+        steps=steps,
+        pairs=pairs_of(steps),
+        sizes=sizes,
+    )
+    by_path = {
+        Path.COLD: counters(1050, 0, 0, external_queries=1050),
+        Path.LOCAL: counters(1050 - reused, reused, 0, external_queries=1050 - reused),
+        Path.EXTERNAL: counters(1050 - reused, 0, reused, external_queries=1050),
+    }
+    readings: Readings = {
+        step.arm: by_path[step.path] if step.part is Part.CONTINUED else counters(990, 0, 0, external_queries=990)
+        for step in made.steps
+    }
+    hits = [step.arm for step in made.steps if step.part is Part.CONTINUED and step.path is not Path.COLD]
+    answers = dict.fromkeys(hits, answer(shift=drift)) if drift else {}
+    beside = [group_plan(f"g{number}", aligned=True, nonce=f"00000000000{number}") for number in (1, 2)]
+    plan = run_plan(*beside, made)
+    return of_run(f"turn: {name}", required, plan, *map(history, beside), history(made, answers, readings))
+
+
+TURNS = (
+    turned("all that decode wrote is reused", "PASS", 1024),
+    turned("a part of what decode wrote is reused", "PASS", 1008),
+    turned("what decode wrote has another shape", "PASS", 1024, drift=0.02),
+    turned("only the prompt is reused", "INCONCLUSIVE PATH_NOT_EXERCISED", 990),
+    turned("more is reused than there can be", "INCONCLUSIVE PATH_NOT_EXERCISED", 1040),
+)
 
 
 # -- past the gateway --------------------------------------------------------------------------------------------
@@ -235,7 +300,9 @@ CHANGED = (
 CASES: tuple[Case, ...] = (
     *ONE_ENGINE,
     scheduled_only(),
-    aligned(),
+    *ALIGNED,
+    *NO_LOCAL,
+    *TURNS,
     *PAST_THE_GATEWAY,
     unquiet(),
     *RANKS,

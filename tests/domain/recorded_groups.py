@@ -20,7 +20,7 @@ from tests.domain.making import (
     refused,
     run_plan,
 )
-from tests.domain.recorded_case import Case, Given, Tries, Try, attempts, bare, history, of_one, of_run
+from tests.domain.recorded_case import Case, Given, Tries, Try, attempts, bare, history, of_one, of_run, text_only
 from tests.domain.recorded_evidence import COLD, EXTERNAL, LOCAL, open_by, tried
 from tests.domain.recorded_pairs import hits
 
@@ -236,8 +236,8 @@ SHORT = (
     short("no counters", "INCONCLUSIVE COUNTERS_UNREADABLE", {Arm.COLD_REPEAT: [Try(unread="404")]}),
 )
 
-SAID, SILENT = bare(answer(text="amber cedar elm")), bare(answer(text="I do not know"))
-IDS_ONLY = Policy(accept_ids_only=True)
+SAID, SILENT = bare(answer(text="amber cedar elm")), bare(answer(OTHER, text="I do not know"))
+IDS_ONLY, TEXT = Policy(accept_ids_only=True), Policy(accept_text_only=True)
 ALL_SAID: Answers = dict.fromkeys(ARMS, SAID)
 
 
@@ -245,18 +245,35 @@ def recalled(name: str, required: str, answers: Given) -> Case:
     return of_one(f"recall: {name}", required, {**ALL_SAID, **answers}, policy=IDS_ONLY)
 
 
+# Without logprobs answers that differ are undecided, unless codewords are lost, again and again, by hits alone.
+UNDECIDED = "INCONCLUSIVE LOGPROBS_UNUSABLE TIER_NOT_COVERED"
+FORGOTTEN = "FAIL DIVERGED LOGPROBS_UNUSABLE"
 RECALL = (
     recalled("kept", "PASS", {}),
-    recalled("lost", "FAIL DIVERGED", both(SILENT)),
-    recalled("lost once", "INCONCLUSIVE UNSTABLE TIER_NOT_COVERED", {Arm.EXTERNAL: SILENT}),
-    recalled("lost once, the repeat", "INCONCLUSIVE UNSTABLE TIER_NOT_COVERED", {Arm.EXTERNAL_REPEAT: SILENT}),
-    recalled("lost by a control, too", "PASS", {**both(SILENT), Arm.COLD_REPEAT: SILENT}),
-    recalled("lost by a local control, too", "PASS", {**both(SILENT), Arm.LOCAL_REPEAT: SILENT}),
-    recalled("won by a control", "PASS", {**both(SILENT), Arm.COLD: SILENT}),
+    recalled("lost", FORGOTTEN, both(SILENT)),
+    recalled("lost once", UNDECIDED, {Arm.EXTERNAL: SILENT}),
+    recalled("lost once, the repeat", UNDECIDED, {Arm.EXTERNAL_REPEAT: SILENT}),
+    recalled("lost by a control, too", UNDECIDED, {**both(SILENT), Arm.COLD_REPEAT: SILENT}),
+    recalled("lost by a local control, too", UNDECIDED, {**both(SILENT), Arm.LOCAL_REPEAT: SILENT}),
+    recalled("won by a control", UNDECIDED, {**both(SILENT), Arm.COLD: SILENT}),
     recalled("lost by everything", "PASS", dict.fromkeys(ARMS, SILENT)),
-    recalled("lost by hits", "FAIL DIVERGED", hits(SILENT)),
-    recalled("won by hits", "PASS", {Arm.COLD: SILENT, Arm.COLD_REPEAT: SILENT}),
+    recalled("lost by hits", UNDECIDED, hits(SILENT)),
+    recalled("won by hits", UNDECIDED, {Arm.COLD: SILENT, Arm.COLD_REPEAT: SILENT}),
     recalled("said in another way", "PASS", both(bare(answer(text="amber\ncedar  elm!")))),
+    recalled("said in another way, by other tokens", UNDECIDED, both(bare(answer(OTHER, text="amber\ncedar  elm!")))),
+    of_one(
+        "recall: lost by hits that reused less",
+        "INCONCLUSIVE LOGPROBS_UNUSABLE TIER_NOT_COVERED",
+        {**ALL_SAID, **both(SILENT)},
+        dict.fromkeys((Arm.EXTERNAL, Arm.EXTERNAL_REPEAT), counters(35, 0, 64)),
+        policy=IDS_ONLY,
+    ),
+    of_one(
+        "recall: lost, and no IDs",
+        "FAIL DIVERGED TEXT_ONLY",
+        {**dict.fromkeys(ARMS, text_only("amber cedar elm")), **both(text_only("I do not know"))},
+        policy=TEXT,
+    ),
     of_one(
         "recall: lost, and logprobs are equal",
         "PASS",
@@ -273,19 +290,27 @@ def recalled_beside(name: str, required: str, other: Given, *answers: Given) -> 
 
 
 BESIDE = (
-    recalled_beside("lost, and by another group's control, too", "PASS", {Arm.COLD_REPEAT: SILENT}, both(SILENT)),
-    recalled_beside("lost, and another group keeps it", "FAIL DIVERGED", {}, both(SILENT)),
+    recalled_beside(
+        "lost, and by another group's control, too",
+        "INCONCLUSIVE LOGPROBS_UNUSABLE",
+        {Arm.COLD_REPEAT: SILENT},
+        both(SILENT),
+    ),
+    recalled_beside("lost, and another group keeps it", FORGOTTEN, {}, both(SILENT)),
     # What was not answered has not lost anything: it excuses no subject.
     *(
         recalled_beside(
-            f"lost, and {arm.value} is not answered", "FAIL DIVERGED OBSERVATION_MISSING", {arm: lost()}, both(SILENT)
+            f"lost, and {arm.value} is not answered",
+            "FAIL DIVERGED OBSERVATION_MISSING LOGPROBS_UNUSABLE",
+            {arm: lost()},
+            both(SILENT),
         )
         for arm in (Arm.COLD, Arm.COLD_REPEAT)
     ),
     *(
         of_one(
             f"recall: lost, and no {arm.value} arm",
-            "FAIL DIVERGED",
+            FORGOTTEN if arm is not Arm.COLD else "FAIL DIVERGED",
             {**ALL_SAID, **both(SILENT)},
             policy=IDS_ONLY,
             arms=ARMS - {arm},

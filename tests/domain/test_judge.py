@@ -57,12 +57,17 @@ def without_logprobs(text: str) -> Observation:
 
 
 def test_lost_codewords_count_where_logprobs_cannot_tell_and_controls_keep_them() -> None:
-    said, silent = without_logprobs("amber cedar elm"), without_logprobs("I do not know")
+    said, silent = without_logprobs("amber cedar elm"), replace(without_logprobs("I do not know"), token_ids=OTHER)
     policy = Policy(accept_ids_only=True)
     lossy: Answers = {**dict.fromkeys(ARMS, said), **both(silent)}
-    assert Reason.DIVERGED is judged(lossy, policy=policy).reasons[0].reason
+    reason = judged(lossy, policy=policy).reasons[0]
+    assert (Reason.DIVERGED, "1 codewords lost; again in 1 of 1 repeats") == (
+        reason.reason,
+        reason.detail.split(": ")[1],
+    )
+    # Tokens that differ and lose nothing more than a cold run loses against itself are left undecided.
     forgetful = {**lossy, Arm.COLD_REPEAT: silent}
-    assert Verdict.PASS is judged(forgetful, policy=policy).verdict
+    assert Verdict.INCONCLUSIVE is judged(forgetful, policy=policy).verdict
 
 
 @pytest.mark.parametrize(("groups", "verdict"), [(6, Verdict.PASS), (8, Verdict.FAIL)])

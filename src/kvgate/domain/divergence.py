@@ -63,14 +63,12 @@ class Drift:
     """|Δlogprob| in nats over the chosen tokens and the shared top-k, up to and including the divergence.
 
     The position of the divergence still has the same context on both sides; later ones do not.
-    ``positions`` is how many positions were compared; ``first_index`` the first with any drift.
+    ``positions`` is how many positions were compared, ``share`` the share of them with any drift, ``first_index`` the
+    first such.
     """
 
     maximum: float
-    mean: float
-    median: float
-    p99: float
-    share_above_zero: float
+    share: float
     positions: int
     first_index: int | None
 
@@ -207,7 +205,7 @@ def _drift(baseline: Observation, subject: Observation, index: int) -> Drift:
     )
     if count == 0 or (same and left == right):
         # Most pairs of a healthy run are equal to the last bit.
-        return Drift(0.0, 0.0, 0.0, 0.0, 0.0, count, None)
+        return Drift(0.0, 0.0, count, None)
     shared = min(index, count)
     chosen = np.zeros(count)
     chosen[:shared] = _apart(_row(baseline.logprobs, shared), _row(subject.logprobs, shared))
@@ -215,10 +213,7 @@ def _drift(baseline: Observation, subject: Observation, index: int) -> Drift:
     moved = np.flatnonzero(per_position > 0.0)
     return Drift(
         maximum=float(per_position.max()),
-        mean=float(per_position.mean()),
-        median=float(np.median(per_position)),
-        p99=float(np.quantile(per_position, 0.99, method="higher")),
-        share_above_zero=float(np.count_nonzero(per_position) / count),
+        share=float(moved.size / count),
         positions=count,
         first_index=int(moved[0]) if moved.size else None,
     )

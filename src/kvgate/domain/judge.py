@@ -149,7 +149,7 @@ def _judge_pair(view: GroupView, seen: PairView, why_not: str | None, stray: boo
     ruling: Ruling = decide(seen)
     comparison = seen.comparison
     divergence = comparison.divergence if comparison is not None else None
-    drift = comparison.max_drift if comparison is not None else None
+    drift = comparison.drift if comparison is not None else None
     step = view.record.plan.step(pair.subject)
     failed = ruling.verdict is Verdict.FAIL
     return PairVerdict(
@@ -166,7 +166,9 @@ def _judge_pair(view: GroupView, seen: PairView, why_not: str | None, stray: boo
         ids_equal=comparison.ids_equal if comparison is not None else None,
         first_difference=divergence.index if divergence is not None else None,
         divergence=divergence.kind.value if divergence is not None else None,
-        max_drift=drift if drift is not None and math.isfinite(drift) else None,
+        max_drift=drift.maximum if drift is not None and math.isfinite(drift.maximum) else None,
+        drift_share=drift.share if drift is not None else None,
+        first_drift=drift.first_index if drift is not None else None,
         drift_problem=_drift_problem(comparison),
         control_exact=seen.control.exact if seen.control is not None else None,
         envelope=seen.envelope.nat,

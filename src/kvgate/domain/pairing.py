@@ -140,12 +140,8 @@ def build_view(
         envelope=envelope,
         broken_off=_broken_off(group),
         leaks=group.leaks,
-        lost_recall=_lost_recall(group, pair, comparison, (left, right), everyone),
-        lost_again=sum(
-            1
-            for each, seen in zip(repeats, again, strict=False)
-            if _lost_recall(group, pair, seen, (left, answer(each)), everyone) > 0
-        ),
+        lost_recall=_lost_recall(pair, (group, everyone), baseline, subject),
+        lost_again=sum(1 for each in repeats if _lost_recall(pair, (group, everyone), baseline, each)),
         policy=plan.policy,
         strict=False,
     )
@@ -338,26 +334,26 @@ def _leaks(plan: Plan, view: GroupView, nonces: list[tuple[str, str]], prompts: 
 
 
 def _lost_recall(
-    group: GroupView,
-    pair: PairPlan,
-    comparison: Comparison | None,
-    sides: tuple[Observation | None, Observation | None],
-    everyone: tuple[GroupView, ...],
+    pair: PairPlan, groups: tuple[GroupView, tuple[GroupView, ...]], baseline: Standing | None, subject: Standing | None
 ) -> int:
-    """Codewords the subject lost beyond the worst loss between an arm and its repeat.
+    """Codewords the subject lost beyond the worst loss between an arm and its repeat, in this group or another.
 
-    Counted only where logprobs cannot tell a benign flip from a wrong answer: after a near tie a healthy model may
-    well lose the codeword. The run as a whole looks at recall again.
+    Counted only where both sides reused as much: in another shape a healthy model may well flip, and lose a codeword
+    each time. Where there are logprobs they tell more; the run as a whole looks at recall again.
     """
-    asked, (left, right) = group.record.plan.asked, sides
-    if not asked or left is None or right is None or comparison is None or comparison.drift is not None:
+    group, everyone = groups
+    left, right = answer(baseline), answer(subject)
+    if left is None or right is None or not pair.kind.of_hits or _shape(baseline) != _shape(subject):
         return 0
     step = group.record.plan.step(pair.subject)
-    if step is not None and step.part is not Part.WHOLE:
-        # Another prompt asks for something else.
-        return 0
+    # Another prompt asks for something else.
+    asked = group.record.plan.asked if step is None or step.part is Part.WHOLE else ()
     lost = recall(left, asked) - recall(right, asked)
-    return max(0, lost - max((_control_loss(each) for each in everyone), default=0)) if lost > 0 else 0
+    return max(0, lost - max(map(_control_loss, everyone)))
+
+
+def _shape(standing: Standing | None) -> int | None:
+    return standing.shape if standing is not None else None
 
 
 def _control_loss(group: GroupView) -> int:

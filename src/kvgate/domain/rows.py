@@ -17,13 +17,14 @@ from kvgate.domain.verdict import Verdict
 class PairView:
     """Everything the table looks at for one pair.
 
-    ``exact`` is whether the pair must be bit-equal: shape-matched, or alignment predicted and proven.
+    ``exact`` is whether the pair must be bit-equal: shape-matched, or alignment predicted and proven, and the baseline
+    repeats to equal IDs and a drift of exactly 0.0.
     ``control`` is the baseline held against its own repeat; ``control_problem`` says why a planned one could not be
     taken; ``against_repeat`` is the subject held against that repeat. ``noisy`` is whether some of other groups'
     controls of the same kind were not exact, ``same_again`` how many repeats equal the subject to the last bit.
     ``lost_recall`` counts codewords the subject lost beyond what controls lost, ``lost_again`` the repeats that lost
-    some, too. ``broken_off`` says why the group ended early. ``repeats`` are further subjects, with their
-    comparisons to the baseline.
+    some, too; both only where the sides have the same shape. ``broken_off`` says why the group ended early.
+    ``repeats`` are further subjects, with their comparisons to the baseline.
     """
 
     plan: PairPlan
@@ -47,9 +48,14 @@ class PairView:
     strict: bool
 
     @property
-    def control_exact(self) -> bool:
-        """Whether the baseline repeats to equal IDs and a drift of exactly 0.0."""
-        return self.control is not None and self.control.exact
+    def sides(self) -> tuple[Standing, ...]:
+        """Baseline and subject, as far as they were reached."""
+        return tuple(side for side in (self.baseline, self.subject) if side is not None)
+
+    @property
+    def answers(self) -> tuple[Observation, ...]:
+        """The whole answers of baseline and subject: two, or there is nothing to compare."""
+        return tuple(side.observation for side in self.sides if side.observation is not None and side.observation.ok)
 
     def beyond(self, comparison: Comparison) -> bool:
         """Whether a difference is more than the envelope explains."""
@@ -104,7 +110,7 @@ def _contaminated(side: Standing) -> bool:
 
 def refused(view: PairView) -> Decision | None:
     """Row 3: the subject is refused with a definite error while the baseline is OK."""
-    if _ok(view.baseline) is None and view.baseline is not None and view.baseline.observation is not None:
+    if view.baseline is not None and view.baseline.observation is not None and not view.baseline.observation.ok:
         detail = f"{view.plan.baseline.value}: {view.baseline.observation.detail}"
         return _inconclusive(Problem(Reason.EMPTY if view.baseline.empty else Reason.PROBE_REFUSED, detail))
     subject = view.subject
@@ -118,10 +124,10 @@ def refused(view: PairView) -> Decision | None:
 
 def void(view: PairView) -> Decision | None:
     """Row 4: void observations and contaminated baselines neither acquit nor convict."""
-    for side in (view.baseline, view.subject):
-        if side is not None and side.void is not None:
+    for side in view.sides:
+        if side.void is not None:
             return _inconclusive(side.void)
-        if side is not None and side.unproven is not None and side.unproven.reason is Reason.PROMPT_CHANGED:
+        if side.unproven is not None and side.unproven.reason is Reason.PROMPT_CHANGED:
             # An answer to another prompt shows nothing about this one.
             return _inconclusive(side.unproven)
     baseline, subject = view.baseline, view.subject
@@ -144,9 +150,12 @@ def isolation(view: PairView) -> Decision | None:
     shown = side.unproven is not None and side.unproven.reason is Reason.SALT_IGNORED
     if not shown or side.weak or (side.observation is not None and "retried" in side.observation.marks):
         return None
+    return _fail(Reason.ISOLATION, _let_in(side))
+
+
+def _let_in(side: Standing) -> str:
     local, external = side.evidence.local or 0, side.evidence.external or 0
-    detail = f"a prompt under a salt of its own got {external} tokens from outside and {local} from the local cache"
-    return _fail(Reason.ISOLATION, detail)
+    return f"a prompt under a salt of its own got {external} tokens from outside and {local} from the local cache"
 
 
 def _at_one_place(one: Standing, other: Standing) -> bool:
@@ -164,9 +173,9 @@ _PROTOCOL = {
 
 def protocol(view: PairView) -> Decision | None:
     """Row 5: IDs that do not add up, and faults that are never labelled KV corruption."""
-    baseline, subject = _ok(view.baseline), _ok(view.subject)
-    if baseline is None or subject is None or view.comparison is None:
+    if view.comparison is None:
         return None
+    baseline, subject = view.answers
     if subject.token_ids == () and baseline.token_ids == ():
         return _inconclusive(Problem(Reason.EMPTY, "no arm has tokens, so there is no answer to compare with"))
     if subject.token_ids == ():
@@ -180,7 +189,7 @@ def protocol(view: PairView) -> Decision | None:
     divergence = view.comparison.divergence
     if divergence is None or divergence.kind not in _PROTOCOL:
         return None
-    if not _decided_exactly(view) and divergence.is_near_tie(view.envelope.nat):
+    if not view.exact and divergence.is_near_tie(view.envelope.nat):
         # A benign flip can set a model repeating itself; rows 8 and 9 judge the flip.
         return None
     again = any(
@@ -194,9 +203,9 @@ def protocol(view: PairView) -> Decision | None:
 
 
 def exact_ids(view: PairView) -> Decision | None:
-    """Row 6: an exact pair with an exact control, IDs differ: the baseline is exact, so the subject is at fault."""
+    """Row 6: an exact pair, IDs differ: the baseline repeats itself exactly, so the subject is at fault."""
     result = view.comparison
-    if result is None or not (view.exact and view.control_exact) or result.ids_equal:
+    if result is None or not view.exact or result.ids_equal:
         return None
     bound = view.policy.lossy_bound_nat
     if bound is not None and view.plan.kind is not PairKind.LOCAL_VS_COLD and result.within(bound):
@@ -216,9 +225,9 @@ def _same_divergence(one: Divergence | None, other: Divergence | None) -> bool:
 
 
 def exact_drift(view: PairView) -> Decision | None:
-    """Row 7: an exact pair with an exact control, equal IDs, and a drift above 0.0: the KV bytes differ."""
+    """Row 7: an exact pair, equal IDs, and a drift above 0.0: the KV bytes differ."""
     result = view.comparison
-    if result is None or not (view.exact and view.control_exact) or not result.ids_equal:
+    if result is None or not view.exact or not result.ids_equal:
         return None
     drift = result.max_drift
     if drift is None or drift == 0.0:
@@ -241,18 +250,18 @@ def _unstable_because_noisy(view: PairView, result: Comparison) -> Decision:
     return _inconclusive(Problem(Reason.UNSTABLE, detail))
 
 
-def _decided_exactly(view: PairView) -> bool:
-    return view.exact and view.control_exact
-
-
 def tolerant_beyond(view: PairView) -> Decision | None:
-    """Row 8: no exact floor, and a difference beyond the envelope or codewords lost."""
+    """Row 8: no exact floor, and a difference beyond the envelope, or codewords lost where there are no logprobs."""
     result = view.comparison
-    if result is None or _decided_exactly(view):
+    if result is None or view.exact:
         return None
     beyond = view.beyond(result)
     if not result.ids_equal and result.drift is None:
-        # Without logprobs nothing tells a near tie from a wrong answer.
+        # Without logprobs nothing tells a near tie from a wrong answer; but words that only the subject loses, and
+        # loses again, are lost with what it reused.
+        if view.lost_recall and view.lost_again:
+            detail = f"{view.lost_recall} codewords lost; again in {view.lost_again} of {len(view.repeats)} repeats"
+            return _fail(Reason.DIVERGED, detail)
         if view.strict:
             return _fail(Reason.TOKENS_DIFFER, _told(result))
         reason = Reason.TEXT_ONLY if result.divergence is None else Reason.LOGPROBS_UNUSABLE
@@ -265,11 +274,10 @@ def tolerant_beyond(view: PairView) -> Decision | None:
             f"{_told(result)}; but the baseline's own repeat differs from it as far, and the subject agrees with that"
         )
         return _inconclusive(Problem(Reason.UNSTABLE, detail))
-    if not beyond and view.lost_recall <= 0:
+    if not beyond:
         return None
-    told = _told(result) if beyond else f"{view.lost_recall} codewords lost"
-    detail = f"{told}; tolerance {view.envelope.nat:g} nat from {view.envelope.informed_by} other groups"
-    again = sum(1 for each in view.repeat_comparisons if view.beyond(each)) if beyond else view.lost_again
+    detail = f"{_told(result)}; tolerance {view.envelope.nat:g} nat from {view.envelope.informed_by} other groups"
+    again = sum(1 for each in view.repeat_comparisons if view.beyond(each))
     if again:
         return _fail(Reason.DIVERGED, f"{detail}; again in {again} of {len(view.repeats)} repeats")
     if view.strict and not result.ids_equal:
@@ -292,7 +300,7 @@ def is_odd(view: PairView) -> bool:
 def tolerant_within(view: PairView) -> Decision | None:
     """Row 9: as row 8, inside the envelope: an annotation, or FAIL under strict if IDs differ."""
     result = view.comparison
-    if result is None or _decided_exactly(view):
+    if result is None or view.exact:
         return None
     if not result.ids_equal:
         detail = f"{_told(result)}; tolerance {view.envelope.nat:g} nat"
@@ -307,11 +315,11 @@ def tolerant_within(view: PairView) -> Decision | None:
 
 def unproven(view: PairView) -> Decision | None:
     """Row 10: the path is not exercised, or the evidence or the answers are not good enough for a PASS."""
-    for side in (view.subject, view.baseline):
-        if side is not None and side.unproven is not None:
+    for side in view.sides[::-1]:
+        if side.unproven is not None:
             short = view.plan.kind is PairKind.COLD_VS_COLD_REPEAT and side.unproven.reason is Reason.NOT_COLD
             return _inconclusive(Problem(Reason.FLOOR_WRONG, side.unproven.detail) if short else side.unproven)
-        if side is not None and side.weak:
+        if side.weak:
             return _inconclusive(side.weak[0])
     if view.control_problem is not None:
         return _inconclusive(view.control_problem)
@@ -319,9 +327,10 @@ def unproven(view: PairView) -> Decision | None:
 
 
 def _answer_too_weak(view: PairView) -> Decision | None:
-    baseline, subject, result = _ok(view.baseline), _ok(view.subject), view.comparison
-    if baseline is None or subject is None or result is None:
+    result = view.comparison
+    if result is None:
         return _inconclusive(Problem(Reason.OBSERVATION_MISSING, "nothing to compare"))
+    baseline, subject = view.answers
     if baseline.token_ids is None or subject.token_ids is None:
         counts = [side.usage.completion_tokens for side in (baseline, subject) if side.usage is not None]
         if not baseline.text or not subject.text or 0 in counts:

@@ -16,6 +16,7 @@ class PairVerdict:
     """One pair: what decided it, and token result and drift side by side.
 
     ``ids_equal``, ``first_difference`` and ``max_drift`` (nats) are None where there was nothing to compare;
+    ``drift_share`` is the share of the compared output positions with any drift, ``first_drift`` the first such;
     ``drift_problem`` says why a drift is not a finite number. ``row`` is the deciding row of the decision table.
     ``attribution`` names the part a FAIL speaks against, ``blames`` the kind of pair that shows that part to be wrong:
     another one where this one's answers came through it. ``odd_baseline`` is whether the baseline is off its own
@@ -37,6 +38,8 @@ class PairVerdict:
     first_difference: int | None
     divergence: str | None
     max_drift: float | None
+    drift_share: float | None
+    first_drift: int | None
     drift_problem: str | None
     control_exact: bool | None
     envelope: float

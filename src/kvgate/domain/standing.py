@@ -220,10 +220,16 @@ def _timed(plan: Plan, record: GroupRecord, standing: Standing) -> Standing:
             took = "is not known" if ratio is None else f"took {ratio:.2f} of the cold run's time"
             detail = f"policy.required_sources: the first token {took}, more than {policy.first_token_ratio:g}"
             return replace(standing, unproven=Problem(Reason.EVIDENCE_MISSING, detail))
-    elif found is not None and found.reason in _MISSES and ratio is not None and ratio < _QUICK:
-        detail = f"{found.detail}; yet the first token took {ratio:.2f} of the cold run's time"
-        return replace(standing, unproven=Problem(found.reason, detail))
+    elif found is not None and ratio is not None:
+        return replace(standing, unproven=_with_a_word(found, ratio))
     return standing
+
+
+def _with_a_word(found: Problem, ratio: float) -> Problem:
+    """A miss that came as soon as a hit is told to be one."""
+    if found.reason not in _MISSES or ratio >= _QUICK:
+        return found
+    return Problem(found.reason, f"{found.detail}; yet the first token took {ratio:.2f} of the cold run's time")
 
 
 _MISSES = (Reason.EXTERNAL_MISS, Reason.PATH_NOT_EXERCISED, Reason.SENSOR_CONFLICT)

@@ -13,7 +13,7 @@ class Verdict(str, Enum):
     NOT_APPLICABLE = "NOT_APPLICABLE"
 
 
-_RANK = {Verdict.NOT_APPLICABLE: -1, Verdict.PASS: 0, Verdict.INCONCLUSIVE: 1, Verdict.FAIL: 2}
+_FROM_GOOD_TO_BAD = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL)
 
 
 def merge(verdicts: Iterable[Verdict]) -> Verdict:
@@ -21,4 +21,4 @@ def merge(verdicts: Iterable[Verdict]) -> Verdict:
     counted = [verdict for verdict in verdicts if verdict is not Verdict.NOT_APPLICABLE]
     if not counted:
         return Verdict.INCONCLUSIVE
-    return max(counted, key=lambda verdict: _RANK[verdict])
+    return max(counted, key=_FROM_GOOD_TO_BAD.index)
