@@ -105,6 +105,12 @@ CONFIG_CASES = [
     Case("tier too short", 2, ("tier 64", "does not fit"), put("gate", {"tiers": [64], "lengths": "exact"})),
     Case("budget too small", 2, ("budget.computed_tokens is 100",), put("budget", {"computed_tokens": 100})),
     Case(
+        "power that no plan gives",
+        2,
+        ("policy.max_fault_rate 0.1 needs 29 groups per tier", "raise it"),
+        put("policy", {"max_fault_rate": 0.1}),
+    ),
+    Case(
         "no such variable", 2, ("KVGATE_NO_SUCH is not set",), put("deployment.auth", {"bearer_env": "KVGATE_NO_SUCH"})
     ),
     Case("empty hook", 2, ("hooks.before_arm.external", "[]"), put("hooks", {"before_arm": {"external": []}})),

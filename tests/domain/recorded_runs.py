@@ -22,7 +22,7 @@ from tests.domain.making import (
     refused,
     run_plan,
 )
-from tests.domain.recorded_case import Case, Readings, Try, attempts, history, of_run
+from tests.domain.recorded_case import Case, Given, Readings, Try, attempts, history, of_run
 from tests.domain.recorded_evidence import COLD, EXTERNAL, LOCAL
 
 GROUP, SECOND = group_plan(), group_plan("g2")
@@ -341,7 +341,28 @@ OBSTACLES = (
     ),
 )
 
+
+def demanding(name: str, required: str, rate: float, groups: int, given: Given | None = None, **more: object) -> Case:
+    """So many clean groups of a tier, of which the last answers as given, under a policy that asks for power."""
+    names = [f"g{number}" for number in range(groups)]
+    planned = [group_plan(each, nonce=f"00000000000{each[1:]}") for each in names]
+    planned[-1] = replace(planned[-1], **more)  # type: ignore[arg-type]
+    histories = [history(group, given if group is planned[-1] else None) for group in planned]
+    return of_run(f"power: {name}", required, run_plan(*planned, policy=Policy(max_fault_rate=rate)), *histories)
+
+
+# Three clean groups leave 63.2 % open, two 77.6 %.
+DEMANDING = (
+    demanding("enough", "PASS", 0.64, 3),
+    demanding("not quite enough", "INCONCLUSIVE POWER_TOO_LOW", 0.63, 3),
+    demanding("enough but for one", "INCONCLUSIVE OBSERVATION_MISSING POWER_TOO_LOW", 0.64, 3, {Arm.COLD: lost()}),
+    demanding("a boundary is no further group", "INCONCLUSIVE POWER_TOO_LOW", 0.64, 3, purpose=Purpose.BOUNDARY),
+    demanding("another tier has too few", "INCONCLUSIVE POWER_TOO_LOW", 0.78, 3, tier=4096),
+    demanding("too few, and a fault", "FAIL DIVERGED POWER_TOO_LOW", 0.64, 3, both(answer(OTHER))),
+)
+
 CASES: tuple[Case, ...] = (
+    *DEMANDING,
     *ENDS,
     *TIMES,
     *BREAKS,

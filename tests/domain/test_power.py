@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvgate.domain.power import excess_p_value, excluded_fault_rate
+from kvgate.domain.power import excess_p_value, excluded_fault_rate, groups_for
 from kvgate.domain.reasons import REASONS, Reason
 from kvgate.domain.verdict import Verdict, merge
 
@@ -30,3 +30,9 @@ def test_the_worst_verdict_wins_and_nothing_is_inconclusive() -> None:
 def test_every_reason_has_one_sentence_of_meaning_and_one_of_advice() -> None:
     assert set(Reason) == set(REASONS)
     assert all(text.meaning.endswith(".") and text.advice.endswith(".") for text in REASONS.values())
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.64, 0.95, 0.99])
+def test_as_many_groups_as_are_asked_for_exclude_the_rate_and_one_fewer_does_not(rate: float) -> None:
+    needed = groups_for(rate)
+    assert excluded_fault_rate(needed) <= rate < excluded_fault_rate(needed - 1)

@@ -21,6 +21,7 @@ def rules_of(config: Config, policy: PolicyName | None) -> tuple[Policy, Limits,
         alpha=said.alpha,
         required_sources=tuple(said.required_sources),
         first_token_ratio=said.first_token_ratio,
+        max_fault_rate=said.max_fault_rate,
     )
     limits = Limits(
         settle_s=config.limits.settle_s,

@@ -33,7 +33,7 @@ from kvgate.domain.pairing import (
 )
 from kvgate.domain.plan import ArmStep, PairPlan, Plan, Purpose, length_of
 from kvgate.domain.policy import PolicyName
-from kvgate.domain.power import excluded_fault_rate
+from kvgate.domain.power import power_of, too_weak
 from kvgate.domain.probe import Arm, Path
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import RunRecord
@@ -45,7 +45,6 @@ from kvgate.domain.ruling import (
     PathTiming,
     PolicyResult,
     RunVerdict,
-    TierPower,
 )
 from kvgate.domain.sentinels import changed, onset, unsteady
 from kvgate.domain.standing import Standing
@@ -62,9 +61,10 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
     change = onset(plan, views)
     groups = laid_at_the_engine(plan, laid_at_one_door(plan, tuple(group for group, _ in judged)), change)
     calibrated = {group.id: pairs for group, pairs in judged}
+    power = power_of(plan, groups)
     beside = _Beside(
         failing=_there(leaked(views), changed(change) if change else None),
-        silent=_there(unanswered(plan, run, views), unsteady(plan, run, views)),
+        silent=_there(unanswered(plan, run, views), unsteady(plan, run, views), too_weak(plan.policy, power)),
     )
     results = tuple(_result(plan, run, groups, counted, calibrated, (name, beside)) for name in PolicyName)
     chosen = next(result for result in results if result.policy is plan.policy.name)
@@ -79,7 +79,7 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
         groups=groups,
         not_applicable=plan.not_applicable,
         noise=_noise(counted),
-        power=_power(plan, groups),
+        power=power,
         timing=_timing(counted),
         computed_tokens=sum(_tokens(views, "computed")),
         sent_tokens=sum(map(_sent, views)),
@@ -91,7 +91,7 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """What the prompts beside the groups show: what fails the run, and why they do not show that all is well."""
+    """What is known beside the groups' own verdicts: what fails the run, and why it is not shown that all is well."""
 
     failing: tuple[Problem, ...]
     silent: tuple[Problem, ...]
@@ -255,7 +255,7 @@ def _result(
 ) -> PolicyResult:
     """The run's verdict under one policy: the worst group, and everything that forbids a PASS.
 
-    ``how`` is the policy, and what the prompts beside the groups show.
+    ``how`` is the policy, and what is known beside the groups' verdicts.
     """
     name, beside = how
     strict = name is PolicyName.STRICT
@@ -341,22 +341,6 @@ def _noise(views: tuple[GroupView, ...]) -> tuple[NoiseFloor, ...]:
         noise_floor(kind, controls) for kind in (LOCAL_REPEAT, COLD_REPEAT, TWO_LEG_REPEAT, COLD_LOCAL, DIRECT_LOCAL)
     )
     return tuple(floor for floor in floors if floor is not None)
-
-
-def _power(plan: Plan, groups: tuple[GroupVerdict, ...]) -> tuple[TierPower, ...]:
-    found: list[TierPower] = []
-    for tier in plan.tiers():
-        members = [each for each in groups if (each.tier, each.purpose) == (tier, Purpose.TIER) and not each.replaced]
-        sent = {step.arm for group in plan.groups for step in group.steps}
-        for arm in (Arm.EXTERNAL, Arm.LOCAL, *((Arm.MIXED,) if Arm.MIXED in sent else ())):
-            clean = [
-                group
-                for group in members
-                if group.verdict is Verdict.PASS and any(each.arm is arm and each.proven for each in group.arms)
-            ]
-            lengths = tuple(sorted({group.length for group in clean}))
-            found.append(TierPower(tier, lengths, arm.path, len(clean), excluded_fault_rate(len(clean))))
-    return tuple(found)
 
 
 # Whole prompts answered by what users call; a prefill engine asked alone, say, has times of its own.

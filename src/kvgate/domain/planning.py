@@ -19,6 +19,7 @@ from kvgate.domain.plan import (
     Route,
 )
 from kvgate.domain.policy import Grade, Policy
+from kvgate.domain.power import groups_for
 from kvgate.domain.probe import Arm, Part, Path
 from kvgate.domain.prompt import Family, Ids, Lexicon, Prompt, TooShortError, compose, continued, other_tail
 from kvgate.domain.recipe import (
@@ -137,7 +138,18 @@ def make_plan(
         # Nobody asked for floods. As if the capacity were not known, the next way is taken.
         request = replace(request, capacity=None)
         return make_plan(request, deployment, geometry, capabilities, prompts, by_source_grade, rules)
-    return _within_budget(plan)
+    return _within_budget(_strong_enough(plan, request))
+
+
+def _strong_enough(plan: Plan, request: PlanRequest) -> Plan:
+    """The plan, if a PASS of it could exclude what the policy asks for. Raises PlanError."""
+    most = plan.policy.max_fault_rate
+    if most is None or request.groups_per_tier >= groups_for(most):
+        return plan
+    raise PlanError(
+        f"policy.max_fault_rate {most:g} needs {groups_for(most)} groups per tier, gate.groups_per_tier is "
+        f"{request.groups_per_tier}; raise it, or ask for less"
+    )
 
 
 def _within_budget(plan: Plan) -> Plan:

@@ -35,7 +35,8 @@ class Policy:
     """Bounds in nats (differences of natural-logarithm probabilities) unless the name says otherwise.
 
     ``required_sources`` must confirm every hit from outside; all others may contradict. ``first_token_ratio`` is the
-    largest share of the cold run's time to the first token that confirms one.
+    largest share of the cold run's time to the first token that confirms one. ``max_fault_rate`` is the largest share
+    of requests in which a PASS may leave random faults open, None for any.
     """
 
     name: PolicyName = PolicyName.CALIBRATED
@@ -51,3 +52,4 @@ class Policy:
     min_output_tokens: int = 8
     required_sources: tuple[Source, ...] = ()
     first_token_ratio: float = 0.9
+    max_fault_rate: float | None = None

@@ -57,6 +57,7 @@ class Reason(str, Enum):
     ENDPOINT_LOST = "ENDPOINT_LOST"
     INTERRUPTED = "INTERRUPTED"
     BUDGET_EXHAUSTED = "BUDGET_EXHAUSTED"
+    POWER_TOO_LOW = "POWER_TOO_LOW"
     FLOOR_WRONG = "FLOOR_WRONG"
     # annotations and not-applicable
     BELOW_HIT_FLOOR = "BELOW_HIT_FLOOR"
@@ -266,6 +267,10 @@ REASONS: dict[Reason, ReasonText] = {
     Reason.BUDGET_EXHAUSTED: ReasonText(
         "The run's budget of computed prompt tokens or time was used up before it was decided.",
         "Raise budget.computed_tokens or budget.minutes, or ask for fewer tiers.",
+    ),
+    Reason.POWER_TOO_LOW: ReasonText(
+        "Fewer clean groups came by the path than the policy asks for: rarer faults than those excluded may be there.",
+        "Raise gate.groups_per_tier to what the detail says, or policy.max_fault_rate to what you can live with.",
     ),
     Reason.FLOOR_WRONG: ReasonText(
         "A prompt below the predicted hit floor was served from a cache: the geometry is not what was assumed.",

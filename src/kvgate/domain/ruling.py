@@ -92,9 +92,10 @@ class GroupVerdict:
 
 @dataclass(frozen=True, slots=True)
 class TierPower:
-    """What the clean, exercised groups of a tier exclude at 95 %: random per-request faults above this rate."""
+    """What the clean groups of a tier exclude at 95 % for one arm: random per-request faults above this rate."""
 
     tier: int
+    arm: Arm
     lengths: tuple[int, ...]
     path: Path
     groups: int

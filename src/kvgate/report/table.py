@@ -1,6 +1,7 @@
 """The report for a terminal: verdict first, then why, then what was seen, then what to do."""
 
 from collections.abc import Iterable
+from itertools import groupby
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -205,17 +206,17 @@ def _noise_table(ruling: RunVerdict) -> RenderableType:
 
 def _power(ruling: RunVerdict) -> RenderableType:
     lines = [Text("What a PASS of these groups excludes at 95 %:")]
-    for each in ruling.power:
-        if each.path is not Arm.EXTERNAL.path:
+    for (tier, lengths, groups, rate), alike in groupby(
+        ruling.power, key=lambda each: (each.tier, each.lengths, each.groups, each.excluded_fault_rate)
+    ):
+        arms = ", ".join(each.arm.value for each in alike)
+        if groups == 0:
+            lines.append(Text(f"  tier {tier}, {arms}: nothing (no clean exercised group)"))
             continue
-        if each.groups == 0:
-            lines.append(Text(f"  tier {each.tier}, {each.path.value}: nothing (no clean exercised group)"))
-            continue
-        lengths = ", ".join(map(str, each.lengths))
         lines.append(
             Text(
-                f"  tier {each.tier}, {each.path.value}: deterministic faults at {lengths} tokens; random faults "
-                f"in more than {each.excluded_fault_rate:.0%} of requests (n = {each.groups})"
+                f"  tier {tier}, {arms}: deterministic faults at {', '.join(map(str, lengths))} tokens; random faults "
+                f"in more than {rate:.0%} of requests (n = {groups})"
             )
         )
     return Group(*lines)
