@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from kvgate.domain.advice import advice_for
 from kvgate.domain.attribution import laid_at_one_door, laid_at_the_engine, path_named, shows_a_fault
 from kvgate.domain.canaries import leaked, stands_beside, unanswered
@@ -42,12 +40,12 @@ from kvgate.domain.ruling import (
     ArmSummary,
     GroupVerdict,
     PairVerdict,
-    PathTiming,
     PolicyResult,
     RunVerdict,
 )
 from kvgate.domain.sentinels import changed, onset, unsteady
 from kvgate.domain.standing import Standing
+from kvgate.domain.timing import timing_of
 from kvgate.domain.verdict import Verdict, merge
 
 
@@ -80,7 +78,7 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
         not_applicable=plan.not_applicable,
         noise=_noise(counted),
         power=power,
-        timing=_timing(counted),
+        timing=timing_of(plan, counted),
         computed_tokens=sum(_tokens(views, "computed")),
         sent_tokens=sum(map(_sent, views)),
         notes=plan.notes + notes_on(plan, views, counted, proven),
@@ -341,38 +339,6 @@ def _noise(views: tuple[GroupView, ...]) -> tuple[NoiseFloor, ...]:
         noise_floor(kind, controls) for kind in (LOCAL_REPEAT, COLD_REPEAT, TWO_LEG_REPEAT, COLD_LOCAL, DIRECT_LOCAL)
     )
     return tuple(floor for floor in floors if floor is not None)
-
-
-# Whole prompts answered by what users call; a prefill engine asked alone, say, has times of its own.
-_TIMED = {
-    Path.COLD: (Arm.COLD, Arm.COLD_REPEAT, Arm.POPULATE, Arm.MIXED_POPULATE, Arm.ISOLATION),
-    Path.LOCAL: (Arm.LOCAL, Arm.LOCAL_REPEAT, Arm.THIRD),
-    Path.EXTERNAL: (Arm.EXTERNAL, Arm.EXTERNAL_REPEAT),
-    Path.MIXED: (Arm.MIXED,),
-}
-
-
-def _timing(views: tuple[GroupView, ...]) -> tuple[PathTiming, ...]:
-    found: list[PathTiming] = []
-    for path, arms in _TIMED.items():
-        proven = [each for view in views for each in view.standings.values() if each.proven and each.arm in arms]
-        timings = [each.observation.timing for each in proven if each.observation and each.observation.timing]
-        if not timings:
-            continue
-        firsts = [timing.first_token_s for timing in timings if timing.first_token_s is not None]
-        totals = [timing.total_s for timing in timings]
-        found.append(
-            PathTiming(
-                path=path,
-                probes=len(timings),
-                first_token_p50=float(np.quantile(firsts, 0.5)) if firsts else None,
-                first_token_p90=float(np.quantile(firsts, 0.9)) if firsts else None,
-                total_p50=float(np.quantile(totals, 0.5)),
-                total_p90=float(np.quantile(totals, 0.9)),
-                reused_tokens=sum(each.shape or 0 for each in proven),
-            )
-        )
-    return tuple(found)
 
 
 def _sent(view: GroupView) -> int:

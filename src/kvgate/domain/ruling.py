@@ -103,15 +103,29 @@ class TierPower:
 
 
 @dataclass(frozen=True, slots=True)
-class PathTiming:
-    """Seconds, over the proven probes of one path: 50th and 90th percentiles."""
+class Spread:
+    """Seconds: the 50th and 90th percentile, and the longest."""
 
+    p50: float
+    p90: float
+    longest: float
+
+
+@dataclass(frozen=True, slots=True)
+class PathTiming:
+    """How long the proven requests of a tier took by one path.
+
+    ``between_tokens`` is each answer's mean time between two tokens. ``saved_s`` is how much sooner, in the median, the
+    first token came than that of a cold run of the same tier (negative: later); None for the cold path itself.
+    """
+
+    tier: int
     path: Path
     probes: int
-    first_token_p50: float | None
-    first_token_p90: float | None
-    total_p50: float
-    total_p90: float
+    first_token: Spread | None
+    between_tokens: Spread | None
+    total: Spread
+    saved_s: float | None
     reused_tokens: int
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kvgate.domain.probe import Arm
 from kvgate.domain.reasons import REASONS, Problem
-from kvgate.domain.ruling import ArmSummary, GroupVerdict, PairVerdict, RunVerdict
+from kvgate.domain.ruling import ArmSummary, GroupVerdict, PairVerdict, RunVerdict, Spread
 from kvgate.domain.verdict import Verdict
 from kvgate.report.document import Report
 
@@ -223,15 +223,19 @@ def _power(ruling: RunVerdict) -> RenderableType:
 
 
 def _timing(ruling: RunVerdict) -> RenderableType:
-    parts = []
+    table = Table(title="Seconds by path: median (90th percentile)", title_justify="left")
+    for name in ("tier", "path", "requests", "first token", "sooner than cold", "between tokens", "whole answer"):
+        table.add_column(name, justify="left" if name == "path" else "right")
     for each in ruling.timing:
-        first = "" if each.first_token_p50 is None else f"first token {each.first_token_p50:.2f} s, "
-        parts.append(f"{each.path.value}: {first}whole {each.total_p50:.2f} s (median of {each.probes})")
-    return Text(
-        "Time: "
-        + "; ".join(parts)
-        + f"\nCost: {ruling.computed_tokens} prompt tokens computed, {ruling.sent_tokens} sent"
-    )
+        saved = "" if each.saved_s is None else f"{each.saved_s:+.3f}"
+        cells = (_spread(each.first_token), saved, _spread(each.between_tokens), _spread(each.total))
+        table.add_row(str(each.tier), each.path.value, str(each.probes), *cells)
+    cost = f"Cost: {ruling.computed_tokens} prompt tokens computed, {ruling.sent_tokens} sent"
+    return Group(table, Text(cost))
+
+
+def _spread(spread: Spread | None) -> str:
+    return "unknown" if spread is None else f"{spread.p50:.3f} ({spread.p90:.3f})"
 
 
 def _closing(ruling: RunVerdict) -> RenderableType:
