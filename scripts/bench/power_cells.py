@@ -20,7 +20,8 @@ from kvgate.errors import KvgateError
 from kvgate.sim.deployment import Deployment, make_deployment
 from kvgate.sim.dials import Dials
 from kvgate.sim.faults import BY_NAME, FAULTS, Fault
-from kvgate.sim.node import Memory, Node, Request
+from kvgate.sim.memory import Memory
+from kvgate.sim.node import Node, Request
 from kvgate.sim.presets import PRESETS, Preset, scaled
 from kvgate.sim.topology import Topology
 

@@ -29,6 +29,7 @@ from tests.domain import (
     recorded_runs,
     recorded_sentinels,
     recorded_ties,
+    recorded_traffic,
 )
 from tests.domain.recorded_case import Case
 
@@ -46,6 +47,7 @@ def written() -> tuple[Case, ...]:
         *recorded_attribution.CASES,
         *recorded_canaries.CASES,
         *recorded_sentinels.CASES,
+        *recorded_traffic.CASES,
         *recorded_ties.CASES,
         *recorded_pairs.CASES,
         *recorded_groups.CASES,

@@ -18,12 +18,14 @@ from kvgate.domain.history import ProbeSent
 from kvgate.domain.judge import judge
 from kvgate.domain.plan import Plan, Purpose
 from kvgate.domain.probe import Arm
+from kvgate.domain.reasons import Reason
 from kvgate.domain.record import RunRecord
 from kvgate.domain.ruling import ArmSummary, RunVerdict
 from kvgate.sim.deployment import Deployment, make_deployment, serving
+from kvgate.sim.dials import Dials
 from kvgate.sim.faults import BY_NAME
+from kvgate.sim.memory import Memory
 from kvgate.sim.network import make_weights
-from kvgate.sim.node import Memory
 from kvgate.sim.presets import PRESETS, scaled
 from kvgate.sim.store import LocalCache
 from kvgate.sim.topology import Topology
@@ -327,3 +329,27 @@ def test_groups_that_others_got_in_between_are_replaced(fault: str, verdict: str
     _, ruling = gated(tmp_path, fault, USUAL, change)
     assert verdict == ruling.verdict.value, ruling.reasons
     assert any(group.replaced for group in ruling.groups)
+
+
+@pytest.mark.parametrize(
+    ("fault", "split", "grade", "verdict"),
+    [
+        ("healthy", True, "scheduled", "PASS"),
+        ("zero_block", True, "scheduled", "FAIL"),
+        ("no_pool", True, "scheduled", "INCONCLUSIVE"),
+        ("healthy", True, "arrived", "INCONCLUSIVE"),
+        ("healthy", False, "scheduled", "INCONCLUSIVE"),
+    ],
+)
+def test_a_busy_deployment_is_gated_by_what_each_reply_tells_of_itself(
+    fault: str, split: bool, grade: str, verdict: str, tmp_path: Path
+) -> None:
+    def change(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
+        content["policy"]["evidence"] = grade
+
+    _, ruling = gated(tmp_path, fault, USUAL, change, dials=Dials(foreign=True, tells_split=split))
+    assert verdict == ruling.verdict.value, ruling.reasons
+    by_reply = split and grade == "scheduled"
+    assert by_reply != any(problem.reason is Reason.FOREIGN_TRAFFIC for problem in ruling.reasons)
+    if fault == "zero_block":
+        assert {"external path"} == blamed(ruling)

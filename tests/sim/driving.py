@@ -14,8 +14,9 @@ from anyio.from_thread import start_blocking_portal
 from kvgate.sim.answers import Reply
 from kvgate.sim.deployment import Deployment, make_deployment, serving
 from kvgate.sim.http import LOOPBACK, Handler, listening
+from kvgate.sim.memory import Memory
 from kvgate.sim.network import FIRST_USABLE_TOKEN, VOCABULARY
-from kvgate.sim.node import Memory, Node, Request
+from kvgate.sim.node import Node, Request
 from kvgate.sim.presets import PRESETS, Preset, scaled
 
 SCALE = 16

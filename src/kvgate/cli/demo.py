@@ -20,8 +20,8 @@ from kvgate.report.document import make_report
 from kvgate.report.table import print_brief
 from kvgate.sim.completions import MODEL
 from kvgate.sim.deployment import make_deployment, serving
+from kvgate.sim.memory import Memory
 from kvgate.sim.network import make_weights
-from kvgate.sim.node import Memory
 from kvgate.sim.presets import PRESETS
 from kvgate.sim.topology import Topology
 from kvgate.sim.words import Dictionary

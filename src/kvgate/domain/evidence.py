@@ -98,6 +98,37 @@ def read_evidence(
     )
 
 
+def by_the_reply(evidence: Evidence, observation: Observation | None, length: int, policy: Policy) -> Evidence:
+    """The same evidence, or what the reply itself tells of its request where others use the engine, too.
+
+    Counters then speak of everybody's requests. A reply that splits its cached tokens speaks of one, and of what was
+    scheduled, so the policy has to be content with that. Behind prefill and decode it may be the transfer's.
+    """
+    foreign, usage = evidence.first(Reason.FOREIGN_TRAFFIC), observation.usage if observation is not None else None
+    if foreign is None or usage is None or policy.evidence is not Grade.SCHEDULED or evidence.transferred is not None:
+        return evidence
+    local, external = usage.local_cached_tokens, usage.external_cached_tokens
+    if local is None or external is None:
+        return evidence
+    problems = [problem for problem in evidence.problems if problem.reason is Reason.PREEMPTED]
+    if usage.cached_tokens not in (None, local + external) or (evidence.external or 0) < external:
+        detail = (
+            f"the reply tells of {usage.cached_tokens} cached tokens, {local} local and {external} external, the "
+            f"counters of everybody's {evidence.external} external ones"
+        )
+        problems.append(Problem(Reason.SENSOR_CONFLICT, detail))
+    return replace(
+        evidence,
+        computed=length - local - external,
+        local=local,
+        external=external,
+        grade=Grade.SCHEDULED,
+        rank=None,
+        sources=("cached tokens in the reply",),
+        problems=tuple(problems),
+    )
+
+
 def with_log(evidence: Evidence, lines: tuple[LogLine, ...] | None, request_id: str) -> Evidence:
     """The same evidence with what the engine's log says of the request; None is a log that was not read."""
     if lines is None:

@@ -6,6 +6,7 @@ from kvgate.domain.evidence import (
     VOIDING,
     WEAKENING,
     Evidence,
+    by_the_reply,
     exercised_problem,
     read_evidence,
     transfer_problem,
@@ -76,6 +77,7 @@ def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number
         attempt.counters_detail,
         length - plan.counted_length(length, step.endpoint),
     )
+    evidence = by_the_reply(evidence, attempt.observation, length, plan.policy)
     if step.arm is Arm.REFERENCE:
         # Whatever else it serves and however it counts: a prompt with a nonce of its own is new to it.
         evidence = replace(evidence, problems=())

@@ -17,7 +17,7 @@ class Reply:
     ``steps`` says how many tokens each streamed piece carries. ``transfer`` are parameters for another engine.
     ``broken_after`` ends a stream with an error after so many pieces; ``stop_reason`` is what vLLM calls that.
     ``claimed`` is how many tokens the usage speaks of, where that is not their number; ``text_is_its_own`` whether the
-    text is what the IDs say.
+    text is what the IDs say. ``split`` are the cached tokens from its own cache and from outside, None if not told.
     """
 
     ids: list[int]
@@ -31,6 +31,7 @@ class Reply:
     broken_after: int | None = None
     claimed: int | None = None
     text_is_its_own: bool = True
+    split: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

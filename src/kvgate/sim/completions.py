@@ -43,11 +43,14 @@ def wanted_logprobs(body: Body, chat: bool) -> int:
 def usage_of(prompt: list[int], reply: Reply) -> Body:
     """Token counts. The details are there as with --enable-prompt-tokens-details."""
     count = reply.claimed if reply.claimed is not None else len(reply.ids)
+    details = {"cached_tokens": reply.cached}
+    if reply.split is not None:
+        details |= {"local_cached_tokens": reply.split[0], "external_cached_tokens": reply.split[1]}
     return {
         "prompt_tokens": len(prompt),
         "completion_tokens": count,
         "total_tokens": len(prompt) + count,
-        "prompt_tokens_details": {"cached_tokens": reply.cached},
+        "prompt_tokens_details": details,
     }
 
 

@@ -10,8 +10,9 @@ from typing import Any
 from kvgate.sim.dials import QUIET, Dials
 from kvgate.sim.http import LOOPBACK, HttpAnswer, HttpRequest, call, listening
 from kvgate.sim.master import Master, RemotePool
+from kvgate.sim.memory import Memory
 from kvgate.sim.network import Sequence
-from kvgate.sim.node import DECODE_CACHES, Memory, Node, RefusedError, Role
+from kvgate.sim.node import DECODE_CACHES, Node, RefusedError, Role
 from kvgate.sim.packing import pack_sequence, unpack_sequence
 from kvgate.sim.presets import Preset
 from kvgate.sim.proxy import Proxy

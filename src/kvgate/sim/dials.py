@@ -19,7 +19,8 @@ class Dials:
     ``preempted_every`` preempts every so-manieth request, which is computed again.
     ``prefill_drops`` is how many tokens a prefill engine leaves off a prompt's end for decode to compute.
     Engines write their logs into ``log_folder``, if there is one; with ``log_denies_loads`` they say that nothing is to
-    be loaded, whatever is.
+    be loaded, whatever is. With ``tells_split`` a reply tells how many cached tokens were the engine's own and how many
+    came from outside; with ``foreign`` somebody else uses the engine all the time.
     """
 
     flip_share: float = 0.0
@@ -38,6 +39,8 @@ class Dials:
     prefill_drops: int = 0
     log_folder: str = ""
     log_denies_loads: bool = False
+    tells_split: bool = False
+    foreign: bool = False
 
 
 QUIET = Dials()

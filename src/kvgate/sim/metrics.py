@@ -18,8 +18,10 @@ def page(node: Node, scrapes: int) -> str:
             counters = Counters(prompt=counters.prompt % 7, local_queries=counters.local_queries % 7)
         lines += _rank(counters, factor, number, fault)
         # Somebody who comes and goes is there for two requests in forty.
-        if fault in ("foreign_traffic", "pd_foreign_traffic") or (
-            fault == "foreign_at_times" and scrapes % 80 in (30, 31)
+        if (
+            node.dials.foreign
+            or fault in ("foreign_traffic", "pd_foreign_traffic")
+            or (fault == "foreign_at_times" and scrapes % 80 in (30, 31))
         ):
             counters.prompt += 512
             counters.computed += 512

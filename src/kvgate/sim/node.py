@@ -24,13 +24,13 @@ from kvgate.sim.kv import (
     places_needed,
     resume,
 )
-from kvgate.sim.network import VOCABULARY, Ids, Sequence, Weights, extend, make_weights
+from kvgate.sim.memory import Memory
+from kvgate.sim.network import VOCABULARY, Ids, Sequence, extend
 from kvgate.sim.planting import ON_LOAD, Loading, differ, on_save, unwritten, weights_for
 from kvgate.sim.presets import PRESETS, Preset
 from kvgate.sim.sampling import generate, pieces
 from kvgate.sim.store import LocalCache, Store
 from kvgate.sim.transfer import Handover, differing, take_over
-from kvgate.sim.words import Dictionary
 
 LOCAL_BYTES = 2 << 30
 FORGETFUL = ("silent_recompute", "evicted")
@@ -79,17 +79,6 @@ class Role:
 
 
 COMBINED = Role()
-
-
-@dataclass(slots=True)
-class Memory:
-    """What the nodes of a deployment have in common: weights, words, and the last prompts (for faults that mix)."""
-
-    weights: Weights = field(default_factory=make_weights)
-    words: Dictionary = field(default_factory=Dictionary)
-    prompts: list[Ids] = field(default_factory=list)
-    objects: list[dict[Place, Arrays]] = field(default_factory=list)
-    cancelled: bool = False
 
 
 @dataclass(slots=True)
@@ -191,8 +180,9 @@ class Node:
         if request.incoming is None:
             self._keep_written(rank, request, ids, sequence)
         cached = found.hit + (self.preset.block if self.fault == "lying_usage" else 0)
-        reply = Reply(ids, rows, self.memory.words.text(ids), cached, "length", transfer=params)
-        text = self._foreign_text(prompt)
+        split = (found.local, found.external) if self.dials.tells_split else None
+        reply = Reply(ids, rows, self.memory.words.text(ids), cached, "length", transfer=params, split=split)
+        text = self.memory.foreign_text(prompt)
         struck = request.batch > 1 if self.fault == "leak_under_load" else found.external > 0
         if struck and self.fault in ON_ANSWER:
             reply = ON_ANSWER[self.fault](reply, Spoiling(text, self.memory.words.text))
@@ -411,10 +401,3 @@ class Node:
         if request.incoming is not None:
             size = sum(request.incoming.rows(name).nbytes for name in request.incoming.arrays)
             counters.transferred_bytes += size * transferred // length
-
-    def _foreign_text(self, prompt: Ids) -> str | None:
-        """How the last prompt before this one began; None if there was no other."""
-        mine = prompt[:16]
-        others = [ids for ids in self.memory.prompts if not np.array_equal(ids, mine)]
-        self.memory.prompts = [*others[-1:], mine.copy()]
-        return self.memory.words.text(others[-1].tolist()) if others else None

@@ -1,0 +1,75 @@
+"""Histories of an engine that others use all the time, whose replies tell local from external cached tokens."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kvgate.domain.counters import Counters
+from kvgate.domain.observation import Observation, Usage
+from kvgate.domain.policy import Grade, Policy
+from kvgate.domain.probe import Arm, Path
+from tests.domain.judging import OTHER, SUBJECTS
+from tests.domain.making import HIT, LENGTH, TOKENS, answer, counters, group_plan, run_plan
+from tests.domain.recorded_case import Case, Readings, history, of_run
+from tests.domain.recorded_evidence import open_by
+
+CONTENT = Policy(evidence=Grade.SCHEDULED)
+Told = tuple[int | None, int | None]
+BY_PATH: dict[Path, Told] = {Path.COLD: (0, 0), Path.LOCAL: (HIT, 0), Path.EXTERNAL: (0, HIT)}
+
+
+def told(split: Told, cached: int | None = None, ids: tuple[int, ...] = TOKENS) -> Observation:
+    return replace(answer(ids), usage=Usage(LENGTH, len(ids), cached, *split))
+
+
+def crowd(path: Path, **more: int) -> Counters:
+    """The request's own tokens and somebody else's, of which 160 came from outside."""
+    local, external = (each or 0 for each in BY_PATH[path])
+    computed = LENGTH - local - external
+    return counters(computed + 512, local, external + 160, "0", external_queries=1000, **more)
+
+
+def crowded(
+    name: str,
+    required: str,
+    said: Mapping[Arm, Observation] | None = None,
+    policy: Policy = CONTENT,
+    more: Mapping[Arm, Counters] | None = None,
+) -> Case:
+    group = group_plan()
+    answers = {step.arm: told(BY_PATH[step.path]) for step in group.steps} | dict(said or {})
+    readings: Readings = {step.arm: crowd(step.path) for step in group.steps} | dict(more or {})
+    return of_run(f"crowd: {name}", required, run_plan(group, policy=policy), history(group, answers, readings))
+
+
+def both(said: Observation) -> dict[Arm, Observation]:
+    return dict.fromkeys(SUBJECTS, said)
+
+
+CASES = (
+    crowded("replies tell the path", "PASS"),
+    crowded("replies tell the path, arrival is asked for", open_by("FOREIGN_TRAFFIC"), policy=Policy()),
+    crowded("no reply tells", open_by("FOREIGN_TRAFFIC"), dict.fromkeys(Arm, answer())),
+    crowded("half of the split", open_by("FOREIGN_TRAFFIC"), both(told((None, HIT)))),
+    crowded("the other half", open_by("FOREIGN_TRAFFIC"), both(told((0, None)))),
+    crowded("the sum fits", "PASS", both(told((0, HIT), HIT))),
+    crowded("the sum does not fit", open_by("SENSOR_CONFLICT"), both(told((0, HIT), HIT + 1))),
+    crowded("a miss", open_by("EXTERNAL_MISS"), both(told((0, 0)))),
+    crowded("a local hit", open_by("LOCAL_NOT_DROPPED"), both(told((HIT, 0)))),
+    crowded("a wrong answer", "FAIL DIVERGED", both(told((0, HIT), ids=OTHER))),
+    crowded("a cold run that reused", open_by("NOT_COLD"), {Arm.COLD: told((16, 0))}),
+    crowded(
+        "more from outside than everybody got",
+        open_by("SENSOR_CONFLICT"),
+        more=dict.fromkeys(SUBJECTS, counters(LENGTH + 512, 0, HIT - 1)),
+    ),
+    crowded(
+        "just what everybody got",
+        "PASS",
+        more=dict.fromkeys(SUBJECTS, counters(LENGTH + 512, 0, HIT)),
+    ),
+    crowded(
+        "preempted",
+        open_by("PREEMPTED"),
+        more=dict.fromkeys(SUBJECTS, crowd(Path.EXTERNAL, preemptions=1)),
+    ),
+)
