@@ -113,7 +113,7 @@ EXCESS = (
         "FAIL EXCESS_DIVERGENCE",
         run_plan(
             *(group_plan(f"g{number}", arms=BYSTANDER if number else FEW) for number in range(10)),
-            policy=Policy(alpha=0.3),
+            policy=Policy(alpha=0.45),
         ),
         *(
             history(group_plan(f"g{number}", arms=BYSTANDER if number else FEW), NOISY_TIE if number else FLIPPING)
@@ -125,20 +125,20 @@ EXCESS = (
         "FAIL EXCESS_DIVERGENCE",
         run_plan(
             *(group_plan(f"g{number}", arms=NO_LOCAL if number else FEW) for number in range(9)),
-            policy=Policy(alpha=0.3),
+            policy=Policy(alpha=0.45),
         ),
         *(history(group_plan(f"g{number}", arms=NO_LOCAL if number else FEW), FLIPPING) for number in range(9)),
     ),
-    many("excess: 5 groups flip, at the level", "PASS", *[FLIPPING] * 5, policy=Policy(alpha=2 / 252)),
-    many("excess: 4 groups flip", "PASS", *[FLIPPING] * 4),
-    many("excess: 5 groups flip", "FAIL EXCESS_DIVERGENCE", *[FLIPPING] * 5),
+    many("excess: 6 groups flip, at the level", "PASS", *[FLIPPING] * 6, policy=Policy(alpha=4 / 924)),
+    many("excess: 5 groups flip", "PASS", *[FLIPPING] * 5),
+    many("excess: 6 groups flip", "FAIL EXCESS_DIVERGENCE", *[FLIPPING] * 6),
     many("excess: 12 groups flip, 4 locally, too", "FAIL EXCESS_DIVERGENCE", *[ALIKE] * 4, *[FLIPPING] * 8),
     many("excess: 12 groups flip, 6 locally, too", "PASS", *[ALIKE] * 6, *[FLIPPING] * 6),
     many("excess: 12 groups flip as local hits do", "PASS", *[ALIKE] * 12),
     many("excess: 6 of 12 groups flip", "PASS", *[FLIPPING] * 6, *[NOISY_TIE] * 6),
     many("excess: 7 of 12 groups flip", "FAIL EXCESS_DIVERGENCE", *[FLIPPING] * 7, *[NOISY_TIE] * 5),
     many("excess: unstable ones count", "FAIL EXCESS_DIVERGENCE UNSTABLE TIER_NOT_COVERED", *[unstable()] * 8),
-    many("excess: under strict", "FAIL TOKENS_DIFFER", *[FLIPPING] * 12, policy=STRICT),
+    many("excess: under strict", "FAIL EXCESS_DIVERGENCE TOKENS_DIFFER", *[FLIPPING] * 12, policy=STRICT),
     many("excess: another level", "FAIL EXCESS_DIVERGENCE", *[FLIPPING] * 5, policy=Policy(alpha=0.3)),
     of_run(
         "excess: repeats alone flip",
@@ -162,25 +162,52 @@ WINNING: Answers = {
 SILENT: Answers = {arm: answer(gap=0.05) for arm in ARMS}
 CODEWORDS = (
     many(
-        "codewords: lost in 7, and one cold run lost",
+        "codewords: lost in 9, and one cold run lost",
         "FAIL EXCESS_DIVERGENCE OBSERVATION_MISSING",
-        *[LOSING] * 7,
+        *[LOSING] * 9,
         {**LOSING, **both(HIT_SAID), Arm.COLD: [lost(), lost()]},
     ),
     many(
-        "codewords: lost in 6, and one external hit lost",
+        "codewords: lost in 8, and one external hit lost",
         "INCONCLUSIVE OBSERVATION_MISSING",
-        *[LOSING] * 6,
+        *[LOSING] * 8,
         {**KEPT, Arm.EXTERNAL: [lost(), lost()]},
     ),
-    many("codewords: lost in 6", "PASS", *[LOSING] * 6),
-    many("codewords: lost in 7", "FAIL EXCESS_DIVERGENCE", *[LOSING] * 7),
-    many("codewords: lost in 8, won in 1", "PASS", *[LOSING] * 8, WINNING),
-    many("codewords: lost in 10, won in 1", "FAIL EXCESS_DIVERGENCE", *[LOSING] * 10, WINNING),
+    many("codewords: lost in 8", "PASS", *[LOSING] * 8),
+    many("codewords: lost in 9", "FAIL EXCESS_DIVERGENCE", *[LOSING] * 9),
+    many("codewords: lost in 11, won in 1", "PASS", *[LOSING] * 11, WINNING),
+    many("codewords: lost in 12, won in 1", "FAIL EXCESS_DIVERGENCE", *[LOSING] * 12, WINNING),
     many("codewords: won in 8", "PASS", *[WINNING] * 8),
-    many("codewords: lost in 7 of 12", "FAIL EXCESS_DIVERGENCE", *[LOSING] * 7, *[SILENT] * 5),
-    many("codewords: lost in 6, another level", "FAIL EXCESS_DIVERGENCE", *[LOSING] * 6, policy=Policy(alpha=0.02)),
-    many("codewords: lost in 7, at the level", "PASS", *[LOSING] * 7, policy=Policy(alpha=2**-7)),
+    many("codewords: lost in 9 of 12", "FAIL EXCESS_DIVERGENCE", *[LOSING] * 9, *[SILENT] * 3),
+    many("codewords: lost in 6, another level", "FAIL EXCESS_DIVERGENCE", *[LOSING] * 6, policy=Policy(alpha=0.08)),
+    many("codewords: lost in 9, at the level", "PASS", *[LOSING] * 9, policy=Policy(alpha=4 * 2**-9)),
 )
 
-CASES: tuple[Case, ...] = (*EXCESS, *AGAINST_LOCAL, *CODEWORDS)
+
+def drifting(external: float, repeat: float = 0.01) -> Answers:
+    """Token IDs are equal; the local repeat drifts by so many nats, and so does the external hit."""
+    return {Arm.LOCAL_REPEAT: answer(shift=repeat), Arm.EXTERNAL: answer(shift=external)}
+
+
+FURTHER, AS_FAR, LESS = drifting(0.03), drifting(0.01), drifting(0.005)
+DRIFT = (
+    many("drift: further in 8", "PASS", *[FURTHER] * 8),
+    many("drift: further in 9", "FAIL EXCESS_DIVERGENCE", *[FURTHER] * 9),
+    many("drift: further in 9, strict", "FAIL EXCESS_DIVERGENCE", *[FURTHER] * 9, policy=STRICT),
+    many("drift: further in 9, at the level", "PASS", *[FURTHER] * 9, policy=Policy(alpha=4 * 2**-9)),
+    many("drift: further in 9, and as far in 8", "FAIL EXCESS_DIVERGENCE", *[FURTHER] * 9, *[AS_FAR] * 8),
+    many("drift: further in 12, as declared", "PASS", *[FURTHER] * 12, policy=Policy(lossy_bound_nat=0.05)),
+    many("drift: as far in 12", "PASS", *[AS_FAR] * 12),
+    many("drift: further in 11, less in 1", "PASS", *[FURTHER] * 11, LESS),
+    many("drift: further in 12, less in 1", "FAIL EXCESS_DIVERGENCE", *[FURTHER] * 12, LESS),
+    many("drift: less in 12", "PASS", *[LESS] * 12),
+    many("drift: a little further in 12", "PASS", *[drifting(0.015)] * 12),
+    many("drift: twice as far in 12", "FAIL EXCESS_DIVERGENCE", *[drifting(0.25, 0.125)] * 12),
+    many("drift: further in 12, mostly a little", "PASS", *[FURTHER] * 5, *[drifting(0.015)] * 7),
+    pooled("drift of hits of unlike length", "PASS", [Member(FURTHER, SHORTER)] * 12),
+    pooled("drift, and some have no repeat", "FAIL EXCESS_DIVERGENCE", [
+        *[Member(FURTHER)] * 9, *[Member({Arm.EXTERNAL: answer(shift=0.03)}, arms=NO_REPEAT)] * 3
+    ]),
+)  # fmt: skip
+
+CASES: tuple[Case, ...] = (*EXCESS, *AGAINST_LOCAL, *CODEWORDS, *DRIFT)

@@ -164,11 +164,12 @@ def _judge_pair(view: GroupView, seen: PairView, why_not: str | None, stray: boo
         ids_equal=comparison.ids_equal if comparison is not None else None,
         first_difference=divergence.index if divergence is not None else None,
         divergence=divergence.kind.value if divergence is not None else None,
-        max_drift=drift.maximum if drift is not None and math.isfinite(drift.maximum) else None,
+        max_drift=_finite(drift.maximum) if drift is not None else None,
         drift_share=drift.share if drift is not None else None,
         first_drift=drift.first_index if drift is not None else None,
         drift_problem=_drift_problem(comparison),
         control_exact=seen.control.exact if seen.control is not None else None,
+        control_drift=_finite(seen.control.max_drift) if seen.control is not None else None,
         envelope=seen.envelope.nat,
         attribution=path_named(pair.kind, pair.subject, step.endpoint, ruling.problem)
         if failed and step is not None
@@ -178,6 +179,10 @@ def _judge_pair(view: GroupView, seen: PairView, why_not: str | None, stray: boo
         shape_matched=_shape_matched(seen),
         stray=stray,
     )
+
+
+def _finite(drift: float | None) -> float | None:
+    return drift if drift is not None and math.isfinite(drift) else None
 
 
 def _counts(pair: PairVerdict) -> bool:
@@ -275,7 +280,7 @@ def _result(
         *beside.silent,
     ]
     kept = [calibrated[group.id] for group in counted]
-    beyond_chance = None if strict else excess(plan, kept) or lost_codewords(plan, views)
+    beyond_chance = excess(plan, kept) or lost_codewords(plan, views)
     verdict = merge(
         [
             *verdicts,

@@ -35,6 +35,12 @@ def excess_p_value(subject_hits: int, subjects: int, control_hits: int, controls
     return tail / ways
 
 
+def sign_p_value(more: int, less: int) -> float:
+    """Exact probability of at least ``more`` of all being greater if each were as likely to be less; 1.0 for none."""
+    total = more + less
+    return float(sum(math.comb(total, k) for k in range(more, total + 1)) / 2**total)
+
+
 def groups_for(rate: float, confidence: float = CONFIDENCE) -> int:
     """How many clean groups exclude per-request faults above that rate, which lies between 0 and 1."""
     return math.ceil(math.log(1.0 - confidence) / math.log(1.0 - rate))

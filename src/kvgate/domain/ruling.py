@@ -19,7 +19,8 @@ class PairVerdict:
     ``drift_share`` is the share of the compared output positions with any drift, ``first_drift`` the first such;
     ``drift_problem`` says why a drift is not a finite number. ``row`` is the deciding row of the decision table.
     ``attribution`` names the part a FAIL speaks against, ``blames`` the kind of pair that shows that part to be wrong:
-    another one where this one's answers came through it. ``odd_baseline`` is whether the baseline is off its own
+    another one where this one's answers came through it. ``control_drift`` (nats) is that of the baseline against its
+    own repeat. ``odd_baseline`` is whether the baseline is off its own
     repeat by more than the tolerance while the subject agrees with that repeat. ``shape_matched`` is whether both
     sides reused equally many tokens at one endpoint; ``stray`` marks an answer that is not its arm's standing one.
     """
@@ -42,6 +43,7 @@ class PairVerdict:
     first_drift: int | None
     drift_problem: str | None
     control_exact: bool | None
+    control_drift: float | None
     envelope: float
     attribution: str | None
     blames: PairKind | None = None
