@@ -76,8 +76,12 @@ def test_everything_that_can_be_planted_stands_in_the_table() -> None:
     assert {"dead_bytes", "lossy_declared"} == {each.name for each in FAULTS if each.where == "control"} & set(ON_LOAD)
 
 
-# What the controls with a decoder do is shown in test_transfer.py.
-CONTROLS = [fault.name for fault in FAULTS if fault.verdict == "PASS" and fault.topology is not Topology.PD]
+# What the controls with a decoder do is shown in test_transfer.py; where no two answers are alike, none is exact.
+CONTROLS = [
+    fault.name
+    for fault in FAULTS
+    if fault.verdict == "PASS" and fault.topology is not Topology.PD and not fault.dials.run_noise
+]
 
 
 @pytest.mark.parametrize("fault", CONTROLS)

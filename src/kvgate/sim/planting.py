@@ -257,6 +257,7 @@ ON_LOAD: dict[str, Plant] = {
     "fp8_loss": _rounded(4),
     "bf16_loss": _rounded(8),
     "noisy_load": _noisy,
+    "noisy_load_on_noisy": _noisy,
     "wrong_layer": _wrong_layer,
     "tp_shards_swapped": _tp_swapped,
     "tp_shard_missing": _tp_missing,
