@@ -37,8 +37,9 @@ from kvgate.domain.sentinels import asked_in_all
 CROSSING = 2
 # How much longer each replacement waits for puts than the group before it.
 PATIENCE = 3.0
-# How long a prompt is that is computed again and again, at most: it costs engine time each time.
-SENTINEL_TOKENS = 1024
+# How long a prompt is that is computed again and again, the first that a prompt of the family fits: it costs engine
+# time each time. Where none does it is as long as the shortest tier.
+SENTINEL_TOKENS = (256, 512, 1024)
 MOST_PATIENCE = 4
 
 
@@ -280,7 +281,7 @@ class _GroupBuilder:
         tier = min(self._request.tiers)
         for endpoint in dict.fromkeys(endpoints):
             step = ArmStep(Arm.SENTINEL, endpoint, Path.COLD, OWN)
-            for length in (SENTINEL_TOKENS, tier) if tier > SENTINEL_TOKENS else (tier,):
+            for length in (*(tokens for tokens in SENTINEL_TOKENS if tokens < tier), tier):
                 try:
                     found.append(self._make(f"sentinel-{endpoint}", length, length, Purpose.SENTINEL, (step,), ()))
                 except PlanError:

@@ -12,7 +12,7 @@ from kvgate.sim.presets import Preset
 Objects = dict[Place, Arrays]
 SOME_LOADS = 5
 # Requests that an engine answers rightly before it decays.
-LASTS = 60
+LASTS = 40
 
 
 @dataclass(frozen=True, slots=True)
