@@ -42,6 +42,15 @@ def endpoint(name: str, role: str = "combined", url: str = "") -> dict[str, str]
 
 
 FILE_CASES = [
+    *(
+        Case(
+            f"a hook beside {arm}",
+            2,
+            ("hooks", f"no hook runs beside {arm} requests"),
+            put("hooks", {"before_arm": {arm: ["true"]}}),
+        )
+        for arm in ("warmup", "canary", "sentinel")
+    ),
     Case("empty file", 2, ("the file is empty", "version: 1"), text=lambda _: ""),
     Case("only comments", 2, ("the file is empty",), text=lambda _: "# nothing\n"),
     Case("a list at the top", 2, ("the file is a list",), text=lambda _: "- version: 1\n"),

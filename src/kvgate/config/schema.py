@@ -333,8 +333,9 @@ class HooksConfig(_Section):
     @field_validator("before_arm", "after_arm")
     @classmethod
     def _arms_are_sent(cls, hooks: dict[Arm, list[str]]) -> dict[Arm, list[str]]:
-        if Arm.WARMUP in hooks:
-            raise ValueError("no hook runs beside the warm-up; name an arm of gate.arms")
+        alone = [arm.value for arm in hooks if arm in (Arm.WARMUP, Arm.CANARY, Arm.SENTINEL)]
+        if alone:
+            raise ValueError(f"no hook runs beside {alone[0]} requests; name an arm of gate.arms")
         return hooks
 
 
