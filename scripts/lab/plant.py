@@ -25,6 +25,7 @@ MASTER = "127.0.0.1:50151"
 MASTER_HTTP = "http://127.0.0.1:50152"
 BLOCK = 32
 LEASE_LIMIT_S = 40.0
+SETTLE_S, SETTLE_TRIES = 1.0, 10
 GONE = (0, -704)  # removed now; was not there
 
 Edit = Callable[[np.ndarray], np.ndarray]
@@ -241,13 +242,24 @@ MOONCAKE_FAULTS: dict[str, Callable[[Store, list[str]], int]] = {
 }
 
 
+def settled_keys() -> list[str]:
+    """The pool's keys once no more come: puts of the requests before, a sentinel's say, are still under way."""
+    keys = all_keys()
+    for _ in range(SETTLE_TRIES):
+        time.sleep(SETTLE_S)
+        before, keys = keys, all_keys()
+        if keys == before:
+            break
+    return keys
+
+
 def seen_file() -> Path:
     return LAB / "run" / "mooncake-keys-seen.json"
 
 
 def plant_mooncake(fault: str) -> str:
     if fault == "note":
-        seen_file().write_text(json.dumps(all_keys()))
+        seen_file().write_text(json.dumps(settled_keys()))
         return "noted"
     seen = set(json.loads(seen_file().read_text())) if seen_file().exists() else set()
     keys = sorted(key for key in all_keys() if key not in seen)
