@@ -269,6 +269,13 @@ RECALL = (
         policy=IDS_ONLY,
     ),
     of_one(
+        "recall: lost, and nobody knows by which path",
+        "INCONCLUSIVE COUNTERS_UNREADABLE LOGPROBS_UNUSABLE TIER_NOT_COVERED",
+        {**ALL_SAID, **both(SILENT)},
+        dict.fromkeys(ARMS),
+        policy=IDS_ONLY,
+    ),
+    of_one(
         "recall: lost, and no IDs",
         "FAIL DIVERGED TEXT_ONLY",
         {**dict.fromkeys(ARMS, text_only("amber cedar elm")), **both(text_only("I do not know"))},

@@ -8,6 +8,7 @@ from kvgate.domain.probe import Arm
 from tests.domain.judging import OTHER, TIED, both, near_tie
 from tests.domain.making import (
     ARMS,
+    HIT,
     LENGTH,
     Answers,
     answer,
@@ -204,6 +205,12 @@ DRIFT = (
     many("drift: a little further in 12", "PASS", *[drifting(0.015)] * 12),
     many("drift: twice as far in 12", "FAIL EXCESS_DIVERGENCE", *[drifting(0.25, 0.125)] * 12),
     many("drift: further in 12, mostly a little", "PASS", *[FURTHER] * 5, *[drifting(0.015)] * 7),
+    pooled(
+        "drift where others came in",
+        "INCONCLUSIVE FOREIGN_TRAFFIC TIER_NOT_COVERED",
+        [Member(FURTHER, {Arm.EXTERNAL: counters(LENGTH - HIT + 512, 0, HIT)})] * 12,
+    ),
+    many("drift: further in 10 of 30, and none elsewhere", "FAIL EXCESS_DIVERGENCE", *[FURTHER] * 10, *[AS_FAR] * 20),
     pooled("drift of hits of unlike length", "PASS", [Member(FURTHER, SHORTER)] * 12),
     pooled("drift, and some have no repeat", "FAIL EXCESS_DIVERGENCE", [
         *[Member(FURTHER)] * 9, *[Member({Arm.EXTERNAL: answer(shift=0.03)}, arms=NO_REPEAT)] * 3

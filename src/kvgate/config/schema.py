@@ -253,7 +253,7 @@ class PolicyConfig(_Section):
         0.9, description="largest share of the cold time to the first token that confirms a hit, above 0 to 1"
     )
 
-    max_fault_rate: Annotated[Real, Field(ge=0.001, lt=1.0)] | None = Field(
+    max_fault_rate: Annotated[Real, Field(ge=0.003, lt=1.0)] | None = Field(
         None,
         description="largest share of requests in which a PASS may leave random faults open at 95 %, for instance 0.1 "
         "(29 groups per tier); leave out to take what gate.groups_per_tier gives",

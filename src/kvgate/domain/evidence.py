@@ -17,7 +17,7 @@ class Evidence:
     ``transferred``, ``decode_local`` and ``decode_computed`` are prompt tokens a decode engine got by transfer, from
     its own cache, and computed itself, None where there is none. ``external_asked`` is how many tokens the engine
     looked up in an external store, ``logged`` how many its log says were loaded. ``rank`` is the data-parallel engine
-    that served it. ``sources`` names the counters used.
+    that served it. ``sources`` names the counters used. ``busy`` is whether others used the engine meanwhile.
     """
 
     computed: int | None = None
@@ -33,6 +33,7 @@ class Evidence:
     rank: str | None = None
     sources: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
+    busy: bool = False
 
     def first(self, *reasons: Reason) -> Problem | None:
         """The first problem with one of these reasons."""
@@ -110,11 +111,19 @@ def by_the_reply(evidence: Evidence, observation: Observation | None, length: in
     local, external = usage.local_cached_tokens, usage.external_cached_tokens
     if local is None or external is None:
         return evidence
-    problems = [problem for problem in evidence.problems if problem.reason is Reason.PREEMPTED]
-    if usage.cached_tokens not in (None, local + external) or (evidence.external or 0) < external:
+    # What everybody's counters cannot mean they still show: something was preempted, not loaded, or started anew.
+    kept = (Reason.PREEMPTED, Reason.LOAD_FAILED, Reason.COUNTER_RESET)
+    problems = [problem for problem in evidence.problems if problem.reason in kept]
+    everybody = (evidence.local or 0, evidence.external or 0)
+    if (
+        usage.cached_tokens not in (None, local + external)
+        or local + external > length
+        or local > everybody[0]
+        or external > everybody[1]
+    ):
         detail = (
             f"the reply tells of {usage.cached_tokens} cached tokens, {local} local and {external} external, the "
-            f"counters of everybody's {evidence.external} external ones"
+            f"counters of everybody's {everybody[0]} and {everybody[1]}"
         )
         problems.append(Problem(Reason.SENSOR_CONFLICT, detail))
     return replace(
@@ -123,9 +132,12 @@ def by_the_reply(evidence: Evidence, observation: Observation | None, length: in
         local=local,
         external=external,
         grade=Grade.SCHEDULED,
+        external_asked=None,
+        loaded_bytes=None,
         rank=None,
         sources=("cached tokens in the reply",),
         problems=tuple(problems),
+        busy=True,
     )
 
 

@@ -61,8 +61,9 @@ def _drift_further(plan: Plan, matched: list[PairVerdict]) -> Problem | None:
         for pair in matched
         if pair.max_drift is not None and pair.control_drift is not None
     ]
+    pairs = [(subject, control) for subject, control in pairs if subject != control]
     further = sum(subject > control for subject, control in pairs)
-    p_value = sign_p_value(further, sum(subject < control for subject, control in pairs))
+    p_value = sign_p_value(further, len(pairs) - further)
     if p_value >= plan.policy.alpha / LOOKS:
         return None
     subject, control = (sorted(side)[len(pairs) // 2] for side in zip(*pairs, strict=True))
@@ -70,7 +71,7 @@ def _drift_further(plan: Plan, matched: list[PairVerdict]) -> Problem | None:
     if subject < EFFECT * control or plan.policy.lossy_bound_nat is not None:
         return None
     detail = (
-        f"external hits drift further than repeats of local ones in {further} of {len(pairs)} groups, in the median "
+        f"external hits drift further than repeats of local ones in {further} of {len(matched)} groups, in the median "
         f"{subject:.2g} against {control:.2g} nat (p = {p_value:.2g})"
     )
     return Problem(Reason.EXCESS_DIVERGENCE, detail)

@@ -22,6 +22,7 @@ from kvgate.domain.noise import (
 from kvgate.domain.notes import notes_on
 from kvgate.domain.pairing import (
     GroupView,
+    alike_but_for_the_bytes,
     answer,
     build_view,
     proves_alignment,
@@ -56,7 +57,7 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
     apart = tuple(view for view in views if not stands_beside(view))
     counted = tuple(view for view in apart if view.record.plan.id not in replaced)
     judged = tuple(_judge_group(plan, view, counted, view.record.plan.id in replaced) for view in apart)
-    change = onset(plan, views)
+    change = onset(plan, run, views)
     groups = laid_at_the_engine(plan, laid_at_one_door(plan, tuple(group for group, _ in judged)), change)
     calibrated = {group.id: pairs for group, pairs in judged}
     power = power_of(plan, groups)
@@ -79,8 +80,8 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
         noise=_noise(counted),
         power=power,
         timing=timing_of(plan, counted),
-        computed_tokens=sum(_tokens(views, "computed")),
-        sent_tokens=sum(map(_sent, views)),
+        computed_tokens=sum(_tokens(apart, "computed")),
+        sent_tokens=sum(map(_sent, apart)),
         notes=plan.notes + notes_on(plan, views, counted, proven),
         advice=advice_for(chosen.verdict, chosen.reasons, groups),
         onset=change,
@@ -176,7 +177,7 @@ def _judge_pair(view: GroupView, seen: PairView, why_not: str | None, stray: boo
         else None,
         blames=pair.kind if failed else None,
         odd_baseline=is_odd(seen),
-        shape_matched=_shape_matched(seen),
+        shape_matched=alike_but_for_the_bytes(seen.baseline, seen.subject),
         stray=stray,
     )
 
@@ -188,13 +189,6 @@ def _finite(drift: float | None) -> float | None:
 def _counts(pair: PairVerdict) -> bool:
     """A pair that is not required may convict; that it cannot acquit is told and does not count."""
     return pair.required or pair.verdict is Verdict.FAIL
-
-
-def _shape_matched(seen: PairView) -> bool:
-    one, other = seen.baseline, seen.subject
-    if one is None or other is None or one.shape is None:
-        return False
-    return (one.endpoint, one.shape) == (other.endpoint, other.shape)
 
 
 def _convicts(pair: PairVerdict) -> bool:

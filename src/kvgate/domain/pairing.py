@@ -135,7 +135,7 @@ def build_view(
         control_problem=_control_problem(group, pair),
         against_repeat=_against_repeat(group, pair, right),
         exact=why_not is None,
-        noisy=_noise_share(group, pair, controls) > 0.0,
+        noisy=_noise_share(group, pair, controls) > 0.0 or _among_others(baseline, subject),
         same_again=_same_again(right, repeats),
         envelope=envelope,
         broken_off=_broken_off(group),
@@ -146,6 +146,11 @@ def build_view(
         strict=False,
     )
     return view, why_not
+
+
+def _among_others(*sides: Standing | None) -> bool:
+    """Whether others used the engine meanwhile: whoever shares a batch may drift a little, and not the same again."""
+    return any(side is not None and side.evidence.busy for side in sides)
 
 
 def strays_of(plan: Plan, group: GroupView) -> tuple[Standing, ...]:
@@ -338,12 +343,17 @@ def _lost_recall(
 ) -> int:
     """Codewords the subject lost beyond the worst loss between an arm and its repeat, in this group or another.
 
-    Counted only where both sides reused as much: in another shape a healthy model may well flip, and lose a codeword
-    each time. Where there are logprobs they tell more; the run as a whole looks at recall again.
+    Counted only where nothing but the bytes differs: in another shape, or on another engine, a healthy model may well
+    flip, and lose a codeword each time. Where there are logprobs they tell more; the run looks at recall again.
     """
     group, everyone = groups
     left, right = answer(baseline), answer(subject)
-    if left is None or right is None or not pair.kind.of_hits or _shape(baseline) != _shape(subject):
+    if (
+        left is None
+        or right is None
+        or pair.kind not in _BY_ONE_ENGINE
+        or not alike_but_for_the_bytes(baseline, subject)
+    ):
         return 0
     step = group.record.plan.step(pair.subject)
     # Another prompt asks for something else.
@@ -352,8 +362,14 @@ def _lost_recall(
     return max(0, lost - max(map(_control_loss, everyone)))
 
 
-def _shape(standing: Standing | None) -> int | None:
-    return standing.shape if standing is not None else None
+_BY_ONE_ENGINE = (PairKind.EXTERNAL_VS_LOCAL, PairKind.MIXED_VS_LOCAL, PairKind.THIRD_VS_LOCAL)
+
+
+def alike_but_for_the_bytes(one: Standing | None, other: Standing | None) -> bool:
+    """Whether both came by their paths on one quiet engine and reused equally many tokens."""
+    if one is None or other is None or not (one.proven and other.proven) or one.evidence.busy or other.evidence.busy:
+        return False
+    return (one.endpoint, one.pinned, one.shape) == (other.endpoint, other.pinned, other.shape)
 
 
 def _control_loss(group: GroupView) -> int:

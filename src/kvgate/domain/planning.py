@@ -24,6 +24,7 @@ from kvgate.domain.probe import Arm, Part, Path
 from kvgate.domain.prompt import Family, Ids, Lexicon, Prompt, TooShortError, compose, continued, other_tail
 from kvgate.domain.recipe import (
     OWN,
+    Parts,
     arm_steps,
     continuation_steps,
     pairs_of,
@@ -92,10 +93,9 @@ def make_plan(
     """The plan. Raises PlanError where the request contradicts itself or the deployment."""
     policy, limits, budget = rules
     parts, forcing = parts_of(request, deployment, capabilities)
-    writer, reader = parts.writer, parts.reader
-    steps = arm_steps(forcing, parts, request.arms, request.salts_honoured, can_drop(capabilities, reader))
+    steps = arm_steps(forcing, parts, request.arms, request.salts_honoured, can_drop(capabilities, parts.reader))
     builder = _GroupBuilder(request, geometry, prompts, steps)
-    # What decode computes of a transferred prompt is its last token; then prefill alone must not compute more.
+    # What decode computes of a transferred prompt is its last token; prefill alone must not compute more.
     suffix = SUFFIX_TOKENS if parts.prefill is None else 1
     groups, not_applicable, notes = _tier_groups(request, geometry, builder, suffix)
     if request.boundaries and groups:
@@ -105,7 +105,8 @@ def make_plan(
     # The control must stay cold, so it is no use where the engine's own cache may serve it.
     cold = [each.tier for each in not_applicable if geometry.local_hit(each.tier) == 0]
     if request.short_control and cold:
-        groups += builder.short_control(max(cold), writer)
+        groups += builder.short_control(max(cold), parts.writer)
+    sentinels = builder.sentinels(parts)
     plan = Plan(
         seed=request.seed,
         deployment=deployment,
@@ -120,19 +121,19 @@ def make_plan(
         max_tokens=request.max_tokens,
         groups=tuple(groups),
         not_applicable=tuple(not_applicable),
-        obstacles=obstacles(request, forcing, reader, capabilities),
+        obstacles=obstacles(request, forcing, parts.reader, capabilities),
         notes=(
             *notes,
             *what_is_missing(tuple(step for group in groups for step in group.steps) or steps, request.arms),
             *_evidence_notes(policy, by_source_grade),
-            *_sentinel_notes(request),
+            *_sentinel_notes(request, sentinels),
             *_route_notes(request, deployment),
             *_shape_notes(geometry, parts.prefill),
         ),
         route=route_of(deployment),
         flood_tokens=flood_tokens(request, forcing),
-        canaries=builder.canaries(reader),
-        sentinels=builder.sentinels((writer, reader)),
+        canaries=builder.canaries(parts.reader),
+        sentinels=sentinels,
         sentinel_asks=asked_in_all(groups),
     )
     if request.forcing is None and 2 * plan.flooded_tokens() > budget.computed_tokens:
@@ -187,10 +188,11 @@ def _evidence_notes(policy: Policy, by_source_grade: Grade) -> tuple[str, ...]:
     return ()
 
 
-def _sentinel_notes(request: PlanRequest) -> tuple[str, ...]:
-    if request.salts_honoured or not request.sentinel:
+def _sentinel_notes(request: PlanRequest, sentinels: tuple[GroupPlan, ...]) -> tuple[str, ...]:
+    if sentinels or not request.sentinel:
         return ()
-    return ("without salts no prompt can be computed afresh twice, so an engine that goes wrong for good is not seen",)
+    why = "no prompt of the family fits any tier" if request.salts_honoured else "salts are ignored"
+    return (f"no prompt is computed afresh again and again ({why}), so an engine that goes wrong for good is not seen",)
 
 
 def _route_notes(request: PlanRequest, deployment: Deployment) -> tuple[str, ...]:
@@ -273,17 +275,19 @@ class _GroupBuilder:
         numbers = range(1, self._request.canaries + 1)
         return tuple(self._make(f"canary{number}", tier, tier, Purpose.CANARY, (step,), ()) for number in numbers)
 
-    def sentinels(self, endpoints: tuple[str, ...]) -> tuple[GroupPlan, ...]:
-        """A short prompt for each endpoint, to be computed afresh again and again; none where salts are ignored."""
+    def sentinels(self, parts: Parts) -> tuple[GroupPlan, ...]:
+        """A short prompt for each engine and rank, to be computed afresh again and again; none without salts."""
         if not self._request.sentinel or not self._request.salts_honoured:
             return ()
         found: list[GroupPlan] = []
-        tier = min(self._request.tiers)
-        for endpoint in dict.fromkeys(endpoints):
-            step = ArmStep(Arm.SENTINEL, endpoint, Path.COLD, OWN)
-            for length in (*(tokens for tokens in SENTINEL_TOKENS if tokens < tier), tier):
+        longest = max(self._request.tiers)
+        lengths = [length for length in sorted({*SENTINEL_TOKENS, *self._request.tiers}) if length <= longest]
+        for endpoint, rank in dict.fromkeys(((parts.writer, parts.writer_rank), (parts.reader, parts.reader_rank))):
+            step = ArmStep(Arm.SENTINEL, endpoint, Path.COLD, OWN, rank=rank)
+            name = f"sentinel-{endpoint}" if rank is None else f"sentinel-{endpoint}-rank{rank}"
+            for length in lengths:
                 try:
-                    found.append(self._make(f"sentinel-{endpoint}", length, length, Purpose.SENTINEL, (step,), ()))
+                    found.append(self._make(name, length, length, Purpose.SENTINEL, (step,), ()))
                 except PlanError:
                     # Where a granule is longer, no prompt of that family is so short.
                     continue

@@ -72,7 +72,8 @@ def too_weak(policy: Policy, power: tuple[TierPower, ...]) -> Problem | None:
         return None
     detail = (
         f"tier {weak.tier}, {weak.arm.value}: {weak.groups} clean groups leave faults in up to "
-        f"{weak.excluded_fault_rate:.0%} of requests open, policy.max_fault_rate is {most:.0%}: {groups_for(most)} are "
+        f"{100 * weak.excluded_fault_rate:.2g}% of requests open, policy.max_fault_rate is {100 * most:.2g}%: "
+        f"{groups_for(most)} are "
         "needed"
     )
     return Problem(Reason.POWER_TOO_LOW, detail)

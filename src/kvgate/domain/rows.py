@@ -21,7 +21,8 @@ class PairView:
     repeats to equal IDs and a drift of exactly 0.0.
     ``control`` is the baseline held against its own repeat; ``control_problem`` says why a planned one could not be
     taken; ``against_repeat`` is the subject held against that repeat. ``noisy`` is whether some of other groups'
-    controls of the same kind were not exact, ``same_again`` how many repeats equal the subject to the last bit.
+    controls of the same kind were not exact, or others used the engine meanwhile; ``same_again`` is how many repeats
+    equal the subject to the last bit.
     ``lost_recall`` counts codewords the subject lost beyond what controls lost, ``lost_again`` the repeats that lost
     some, too; both only where the sides have the same shape. ``broken_off`` says why the group ended early.
     ``repeats`` are further subjects, with their comparisons to the baseline.

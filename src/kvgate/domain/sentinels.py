@@ -7,6 +7,7 @@ other. Only its own earlier answers show it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvgate.domain.canaries import stands_beside
 from kvgate.domain.divergence import Comparison, compare
 from kvgate.domain.observation import Observation
 from kvgate.domain.pairing import GroupView
@@ -64,8 +65,10 @@ def are_sentinels(view: GroupView) -> bool:
     return view.record.plan.purpose is Purpose.SENTINEL
 
 
-def onset(plan: Plan, views: tuple[GroupView, ...]) -> Onset | None:
-    """The first change for good that a sentinel shows, or None."""
+def onset(plan: Plan, run: RunRecord, views: tuple[GroupView, ...]) -> Onset | None:
+    """The first change for good that a sentinel shows, or None; what is for good a run that goes on cannot tell."""
+    if not run.completed and run.stopped is None:
+        return None
     for asked in _all(views):
         first = _first_other(plan, asked)
         if first is not None and BEFORE <= first <= len(asked.answers) - AFTER and _for_good(plan, asked, first):
@@ -78,18 +81,17 @@ def unsteady(plan: Plan, run: RunRecord, views: tuple[GroupView, ...]) -> Proble
 
     A run that was stopped says so itself.
     """
-    if onset(plan, views) is not None:
+    if onset(plan, run, views) is not None:
         return None
     for asked in _all(views):
         first = _first_other(plan, asked)
         if first is not None:
             told = f"{asked.group.id}: request {asked.answers[first][0]} was answered otherwise than those before it"
             return Problem(Reason.UNSTABLE, f"{told}, not every time")
-    enough = sum(asked.enough for asked in _all(views))
+    last = max((_ended(view) for view in views if not stands_beside(view)), default=0)
+    enough = sum(asked.enough and asked.answers[-1][0] > last for asked in _all(views))
     if run.completed and enough < len(plan.sentinels):
-        told = (
-            f"{enough} of {len(plan.sentinels)} sentinels were answered often enough to see whether the engine changes"
-        )
+        told = f"{enough} of {len(plan.sentinels)} sentinels were answered often enough, and after the last group"
         return Problem(Reason.OBSERVATION_MISSING, told)
     return None
 
@@ -147,23 +149,17 @@ def _compared(asked: _Asked) -> list[Comparison]:
     return [compare(asked.answers[0][1], answer) for _, answer in asked.answers]
 
 
-def _bound(plan: Plan, compared: list[Comparison]) -> float:
-    """How far answers may be apart, in nat: less where the engine repeated itself exactly to begin with."""
-    exact = all(each.exact for each in compared[:BEFORE])
-    return plan.policy.envelope_floor_nat if exact else plan.policy.envelope_cap_nat
-
-
 def _first_other(plan: Plan, asked: _Asked) -> int | None:
     """The place of the first answer that is not like the first one."""
     compared = _compared(asked)
-    bound = _bound(plan, compared)
+    bound = plan.policy.envelope_cap_nat
     return next((place for place, each in enumerate(compared) if not each.within(bound)), None)
 
 
 def _for_good(plan: Plan, asked: _Asked, first: int) -> bool:
     """Whether no answer from that place on is like the first one."""
     compared = _compared(asked)
-    bound = _bound(plan, compared)
+    bound = plan.policy.envelope_cap_nat
     # Without logprobs a benign flip looks like any other difference, so nothing is convicted.
     return all(each.max_drift is not None and not each.within(bound) for each in compared[first:])
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kvgate.domain.canaries import WAVES
 from kvgate.domain.history import GroupStarted
-from kvgate.domain.plan import GroupPlan
+from kvgate.domain.plan import GroupPlan, Plan
 from kvgate.domain.planning import PromptSource
 from kvgate.domain.prompt import Prompt
 from kvgate.gate.line import Line
@@ -42,18 +42,27 @@ async def send_canaries(line: Line, canaries: tuple[GroupPlan, ...], prompts: Pr
 class Sentinels:
     """One prompt per engine, computed afresh each time it is asked."""
 
-    def __init__(self, line: Line, sentinels: tuple[GroupPlan, ...], prompts: PromptSource) -> None:
+    def __init__(self, line: Line, plan: Plan, prompts: PromptSource) -> None:
         self._line = line
-        self._made = _made(line, sentinels, prompts)
+        self._retries = plan.limits.lost_retries
+        self._made = _made(line, plan.sentinels, prompts)
         self._asked = 0
 
     async def ask(self, times: int) -> None:
         """Ask each of them so many times. Raises Stop."""
         for _ in range(times):
-            for group, prompt in self._made:
-                step = replace(group.steps[0], salt=f"{group.steps[0].salt}{self._asked}")
-                engine = self._line.engines[step.endpoint]
-                probe = self._line.probe(group.id, step, self._asked, group.length, prompt.sha256)
-                await self._line.send(engine, probe, engine.encode(prompt.ids))
-                self._line.computed += group.length
-            self._asked += 1
+            for _ in range(1 + self._retries):
+                if await self._ask_each():
+                    break
+
+    async def _ask_each(self) -> bool:
+        """Ask each of them once; whether all of them answered."""
+        good = True
+        for group, prompt in self._made:
+            step = replace(group.steps[0], salt=f"{group.steps[0].salt}{self._asked}")
+            engine = self._line.engines[step.endpoint]
+            probe = self._line.probe(group.id, step, self._asked, group.length, prompt.sha256)
+            good = (await self._line.send(engine, probe, engine.encode(prompt.ids))).ok and good
+            self._line.computed += group.length
+        self._asked += 1
+        return good

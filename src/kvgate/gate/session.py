@@ -89,7 +89,7 @@ class Session:
 
     async def _send_groups(self) -> None:
         """Every group, and the sentinels before, between and after them."""
-        sentinels = Sentinels(self._line, self._plan.sentinels, self._prompts)
+        sentinels = Sentinels(self._line, self._plan, self._prompts)
         await sentinels.ask(BEFORE)
         for index, group in enumerate(self._plan.groups, start=1):
             self._watcher.group_started(index, len(self._plan.groups), group.id, group.length)
@@ -302,7 +302,8 @@ class Session:
         if before is None or after is None:
             return length
         computed = difference(before, after).total(Counter.COMPUTED)
-        return length if computed is None else max(0, computed)
+        # Under foreign traffic the counters speak of everybody.
+        return length if computed is None else min(length, max(0, computed))
 
     def _why_stop(self, done: int) -> Stop | None:
         """Why the rest would cost engine time and show nothing new, if it would."""

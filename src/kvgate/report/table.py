@@ -216,7 +216,7 @@ def _power(ruling: RunVerdict) -> RenderableType:
         lines.append(
             Text(
                 f"  tier {tier}, {arms}: deterministic faults at {', '.join(map(str, lengths))} tokens; random faults "
-                f"in more than {rate:.0%} of requests (n = {groups})"
+                f"in more than {100 * rate:.2g}% of requests (n = {groups})"
             )
         )
     return Group(*lines)
