@@ -40,6 +40,7 @@ def timeline(
     first: Given | None = None,
     second: Given | None = None,
     other: Sequence[Observation] = (),
+    places: Sequence[int] = PLACES,
 ) -> Case:
     """Two groups, and what the sentinel said around them; ``other`` is what another endpoint's sentinel said."""
     groups = group_plan("g1"), group_plan("g2", nonce="000000000002")
@@ -47,7 +48,7 @@ def timeline(
     found: list[Entry] = [GroupStarted(0.0, each) for each, _ in sentinels]
     for place in range(len(groups) + 1):
         for each, answers in sentinels:
-            for number, (where, observation) in enumerate(zip(PLACES, answers, strict=False)):
+            for number, (where, observation) in enumerate(zip(places, answers, strict=False)):
                 found += asked(each, number, observation) if where == place else []
         if place < len(groups):
             found += history(groups[place], (first, second)[place])
@@ -104,6 +105,8 @@ CASES = (
     timeline("held against the first answer", CHANGED, [SAME, SLIGHTLY, SAME, *[answer(shift=0.52)] * 2]),
     timeline("one never answered", "PASS", [SAME, SAME, None, SAME, SAME]),
     timeline("one lost", "PASS", [SAME, SAME, lost(), SAME, SAME]),
+    timeline("none after the last group", MISSING, [*[SAME] * 4, lost(), lost()], places=(0, 0, 0, 1, 2, 2)),
+    timeline("one after the last group", "PASS", [*[SAME] * 4, lost(), SAME], places=(0, 0, 0, 1, 2, 2)),
     timeline("two lost", MISSING, [SAME, SAME, lost(), lost(), SAME]),
     timeline("wrong at the end, one lost", CHANGED, [SAME, SAME, lost(), WRONG, WRONG]),
     timeline("too few were wrong at the end", UNSTEADY, [SAME, SAME, SAME, WRONG, lost()]),
