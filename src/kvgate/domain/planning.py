@@ -38,8 +38,8 @@ from kvgate.domain.sentinels import asked_in_all
 CROSSING = 2
 # How much longer each replacement waits for puts than the group before it.
 PATIENCE = 3.0
-# How long a prompt is that is computed again and again, the first that a prompt of the family fits: it costs engine
-# time each time. Where none does it is as long as the shortest tier.
+# How long a prompt is that is computed again and again, or as long as a tier: the shortest that a prompt of the family
+# fits, since it costs engine time each time.
 SENTINEL_TOKENS = (256, 512, 1024)
 MOST_PATIENCE = 4
 
