@@ -118,6 +118,13 @@ CASES = (
     cut_off("interrupted", "INCONCLUSIVE INTERRUPTED"),
     # What is for good nobody knows before the end.
     cut_off("interrupted after two wrong answers", "INCONCLUSIVE INTERRUPTED UNSTABLE", *TWO_WRONG),
+    cut_off(
+        "stopped in a group after two wrong answers",
+        "INCONCLUSIVE BUDGET_EXHAUSTED OBSERVATION_MISSING UNSTABLE",
+        *TWO_WRONG,
+        *history(group_plan("g2", nonce="000000000002"))[:3],
+        OVER,
+    ),
     cut_off("stopped after two wrong answers", f"{CHANGED} BUDGET_EXHAUSTED", *TWO_WRONG, OVER),
     cut_off("stopped", "INCONCLUSIVE BUDGET_EXHAUSTED", OVER),
     cut_off("completed all the same", MISSING, RunCompleted(1.0)),

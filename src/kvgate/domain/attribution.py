@@ -5,8 +5,7 @@ from dataclasses import replace
 from kvgate.domain.plan import PairKind, Plan, Route
 from kvgate.domain.probe import Arm
 from kvgate.domain.reasons import Problem, Reason
-from kvgate.domain.ruling import GroupVerdict, PairVerdict
-from kvgate.domain.sentinels import Onset
+from kvgate.domain.ruling import GroupVerdict, Onset, PairVerdict
 from kvgate.domain.verdict import Verdict
 
 # Parts that answers come through, innermost first: while one is shown to be wrong, or not to do the same twice, a

@@ -7,7 +7,6 @@ from kvgate.domain.plan import NotApplicable, PairKind, Purpose
 from kvgate.domain.policy import Grade, PolicyName
 from kvgate.domain.probe import Arm, Path
 from kvgate.domain.reasons import Problem
-from kvgate.domain.sentinels import Onset
 from kvgate.domain.verdict import Verdict
 
 
@@ -138,6 +137,20 @@ class PolicyResult:
     policy: PolicyName
     verdict: Verdict
     reasons: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Onset:
+    """From when on an endpoint answers otherwise. Requests are counted over the whole run, from 1.
+
+    The last answer that was as before was that of request ``right_until``, the first that was not that of
+    ``wrong_from``; ``groups`` are those that had requests in between.
+    """
+
+    endpoint: str
+    right_until: int
+    wrong_from: int
+    groups: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,24 +15,11 @@ from kvgate.domain.plan import GroupPlan, Plan, Purpose
 from kvgate.domain.probe import Arm
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import RunRecord
+from kvgate.domain.ruling import Onset
 
 # How often each sentinel is asked before the first group and after the last: one answer alone may be chance.
 BEFORE = 2
 AFTER = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Onset:
-    """From when on an endpoint answers otherwise. Requests are counted over the whole run, from 1.
-
-    The last answer that was as before was that of request ``right_until``, the first that was not that of
-    ``wrong_from``; ``groups`` are those that had requests in between.
-    """
-
-    endpoint: str
-    right_until: int
-    wrong_from: int
-    groups: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +53,17 @@ def are_sentinels(view: GroupView) -> bool:
 
 
 def onset(plan: Plan, run: RunRecord, views: tuple[GroupView, ...]) -> Onset | None:
-    """The first change for good that a sentinel shows, or None; what is for good a run that goes on cannot tell."""
+    """The first change for good that a sentinel shows, or None.
+
+    What is for good is known once the sentinel was asked after the last group; a run that goes on cannot tell.
+    """
     if not run.completed and run.stopped is None:
         return None
     for asked in _all(views):
         first = _first_other(plan, asked)
-        if first is not None and BEFORE <= first <= len(asked.answers) - AFTER and _for_good(plan, asked, first):
+        if first is None or not BEFORE <= first <= len(asked.answers) - AFTER or not _to_the_end(asked, views):
+            continue
+        if _for_good(plan, asked, first):
             return _onset(asked, first, views)
     return None
 
@@ -87,9 +79,8 @@ def unsteady(plan: Plan, run: RunRecord, views: tuple[GroupView, ...]) -> Proble
         first = _first_other(plan, asked)
         if first is not None:
             told = f"{asked.group.id}: request {asked.answers[first][0]} was answered otherwise than those before it"
-            return Problem(Reason.UNSTABLE, f"{told}, not every time")
-    last = max((_ended(view) for view in views if not stands_beside(view)), default=0)
-    enough = sum(asked.enough and asked.answers[-1][0] > last for asked in _all(views))
+            return Problem(Reason.UNSTABLE, f"{told}, which is not shown to be for good")
+    enough = sum(asked.enough and _to_the_end(asked, views) for asked in _all(views))
     if run.completed and enough < len(plan.sentinels):
         told = f"{enough} of {len(plan.sentinels)} sentinels were answered often enough, and after the last group"
         return Problem(Reason.OBSERVATION_MISSING, told)
@@ -162,6 +153,11 @@ def _for_good(plan: Plan, asked: _Asked, first: int) -> bool:
     bound = plan.policy.envelope_cap_nat
     # Without logprobs a benign flip looks like any other difference, so nothing is convicted.
     return all(each.max_drift is not None and not each.within(bound) for each in compared[first:])
+
+
+def _to_the_end(asked: _Asked, views: tuple[GroupView, ...]) -> bool:
+    """Whether the sentinel was answered after the last group."""
+    return asked.answers[-1][0] > max((_ended(view) for view in views if not stands_beside(view)), default=0)
 
 
 def _onset(asked: _Asked, first: int, views: tuple[GroupView, ...]) -> Onset:
