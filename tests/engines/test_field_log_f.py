@@ -328,6 +328,15 @@ def test_f26_an_engine_that_goes_wrong_for_all_is_found_by_its_own_earlier_answe
     assert onset["wrong_from"] - onset["right_until"] <= 3 * 6 + 1
 
 
+def test_f26_an_engine_that_goes_wrong_before_the_first_group_is_found_by_what_was_asked_before(tmp_path: Path) -> None:
+    # Two requests of the warm-up, two of the sentinel: every group sees the wrong engine only, and agrees with itself.
+    with serving(Script(), decaying(4)) as server:
+        driven = run_gate(tmp_path, server)
+    assert (1, ["ANSWERS_CHANGED"]) == (driven.code, driven.reasons)
+    assert 4 == driven.ruling["onset"]["right_until"]
+    assert {"PASS"} == {group["verdict"] for group in driven.ruling["groups"]}
+
+
 @pytest.mark.parametrize("lasts", [4, 5, 33, 60, 77, 78])
 def test_f26_wherever_it_goes_wrong_it_does_not_pass(tmp_path: Path, lasts: int) -> None:
     with serving(Script(), decaying(lasts)) as server:

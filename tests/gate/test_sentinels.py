@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.driving import kvgate, write_config
+from tests.engines.test_field_log_f import decaying
 from tests.gate.test_arms import USUAL, gated, two_ranks
 from tests.scripted.server import Script, ScriptedServer, serving
 
@@ -75,10 +76,20 @@ def test_the_plan_says_where_there_is_none(
 
 
 def test_somebody_elses_tokens_are_not_charged_to_the_budget(tmp_path: Path) -> None:
-    with serving(Script(foreign=5000)) as server:
+    with serving(Script(foreign=50_000)) as server:
         changes = {"gate": {"groups_per_tier": 1}, "budget": {"computed_tokens": 20_000}}
         driven = kvgate(tmp_path, "run", "-c", str(write_config(tmp_path, [server], changes)), "--format", "json", "-q")
     # Every group is void, and none of it was asked for by the gate.
     assert 3 == driven.code
     assert "BUDGET_EXHAUSTED" not in driven.reasons
     assert "FOREIGN_TRAFFIC" in driven.reasons
+
+
+def test_who_gives_up_early_still_asks_whether_it_is_the_engine(tmp_path: Path) -> None:
+    # There is no pool, so the third group is not sent; meanwhile the engine went wrong.
+    with serving(Script(pool=None), decaying(8)) as server:
+        config = write_config(tmp_path, [server], {"gate": {"groups_per_tier": 3}})
+        driven = kvgate(tmp_path, "run", "-c", str(config), "--format", "json", "-q")
+    assert 2 == len(driven.ruling["groups"])
+    assert (1, "ANSWERS_CHANGED") == (driven.code, driven.reasons[0])
+    assert driven.ruling["onset"]["right_until"] <= 8 < driven.ruling["onset"]["wrong_from"]
