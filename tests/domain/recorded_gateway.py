@@ -284,4 +284,58 @@ LEAVING_OFF = (
     leaving_off("prefill counts a token too many", "INCONCLUSIVE FOREIGN_TRAFFIC TIER_NOT_COVERED", LENGTH),
     leaving_off("prefill counts a token too few", "INCONCLUSIVE EVIDENCE_MISSING TIER_NOT_COVERED", LENGTH - 2),
 )
-CASES: tuple[Case, ...] = (*LEAVING_OFF, *TRANSFER, *SHAPES, *ALIKE, *ENVELOPE)
+
+
+# -- ranks, pinned leg by leg --------------------------------------------------------------------------------------
+def on(reading: Counters, prefill: str, decode: str) -> Counters:
+    """The same reading, each half of it under the name of the engine that counted it."""
+    named = dict.fromkeys(DECODED, decode)
+    return replace(
+        reading, readings=tuple(replace(each, engine=named.get(each.counter, prefill)) for each in reading.readings)
+    )
+
+
+DECODED = (Counter.DECODE_PROMPT, Counter.DECODE_COMPUTED, Counter.DECODE_LOCAL, Counter.TRANSFERRED)
+
+
+def pinned(
+    name: str,
+    required: str,
+    served: tuple[str, str] = ("p/1", "d/0"),
+    alone: str = "1",
+    entry: str = "d",
+    arms: tuple[Arm, ...] = SUBJECTS,
+) -> Case:
+    """Both legs pinned, prefill to rank 1 and decode to rank 0; who ``served`` those arms, and prefill ``alone``."""
+    steps = arm_steps(Forcing.RESET_LOCAL, Parts(entry, entry, "p"), ARMS, salts_honoured=True, reader_drops=True)
+    made = replace(group(), steps=steps, pairs=pairs_of(steps))
+    plan = plan_of(made)
+    ranks = {"p": 1, "d": 0}
+    endpoints = tuple(
+        replace(each, rank=ranks.get(each.name))
+        for each in plan.deployment.endpoints
+        if entry == "g" or each.name != "g"
+    )
+    plan = replace(
+        plan,
+        deployment=replace(plan.deployment, endpoints=endpoints),
+        route=Route.GATEWAY if entry == "g" else Route.TWO_LEG,
+    )
+    readings: Readings = {
+        step.arm: on(passed_on(step.path), *(served if step.arm in arms else ("p/1", "d/0")))
+        if step.endpoint == entry
+        else on(counters(*split(Path.LOCAL)), alone, alone)
+        for step in steps
+    }
+    return of_run(f"ranks of legs: {name}", required, plan, history(made, {}, readings))
+
+
+RANKS = (
+    pinned("as asked for", "PASS"),
+    pinned("prefill on another", open_by("RANK_CHANGED"), ("p/0", "d/0")),
+    pinned("decode on another", open_by("RANK_CHANGED"), ("p/1", "d/1")),
+    pinned("prefill alone on another", open_by("RANK_CHANGED"), alone="0"),
+    pinned("a gateway chooses for itself", "PASS", ("p/0", "d/1"), entry="g", arms=tuple(ARMS)),
+)
+
+CASES: tuple[Case, ...] = (*LEAVING_OFF, *TRANSFER, *SHAPES, *ALIKE, *ENVELOPE, *RANKS)

@@ -163,7 +163,7 @@ def config_for(fault: Fault, urls: dict[str, str], folder: Path) -> dict[str, ob
             "seed": 7,
         },
         "policy": {"lossy_bound_nat": fault.declared},
-        "requests": {"max_tokens": 24},
+        "requests": {"max_tokens": 16},
         "limits": {"settle_s": 0.02, "put_deadline_s": 2.0, "evidence_s": 0.2},
         "output": {"directory": str(folder / "runs")},
     }

@@ -3,7 +3,7 @@
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -106,7 +106,7 @@ class Connection:
 def deployment_of(config: Config) -> Deployment:
     """The deployment a configuration describes."""
     section = config.deployment
-    endpoints = tuple(Endpoint(each.name, each.role, each.url.rstrip("/")) for each in section.endpoints)
+    endpoints = tuple(Endpoint(each.name, each.role, each.url.rstrip("/"), each.rank) for each in section.endpoints)
     return Deployment(section.name, section.engine, section.model, endpoints, section.alike)
 
 
@@ -131,7 +131,9 @@ async def connect(config: Config, run_id: str) -> AsyncIterator[Connection]:
         for endpoint in deployment.endpoints:
             client = make_client(endpoint.url, bearer, timing.connect_s)
             log = next(each.log for each in config.deployment.endpoints if each.name == endpoint.name)
-            engine = HttpEngine(endpoint.name, client, dialect, settings, _log_file(endpoint.name, log))
+            engine = HttpEngine(
+                endpoint.name, client, dialect, replace(settings, rank=endpoint.rank), _log_file(endpoint.name, log)
+            )
             links.append(Link(endpoint, client, engine, EndpointDiscovery(endpoint, client, engine, dialect)))
         yield Connection(config, deployment, dialect, tuple(links))
     except KvgateError as error:

@@ -66,10 +66,23 @@ class EndpointConfig(_Section):
 
     name: Name = Field(description="short name used in plans and reports, for instance 'a'")
     role: Role = Field(Role.COMBINED, description="what the endpoint is: combined, prefill, decode, gateway, ...")
+    rank: Annotated[Whole, Field(ge=0, le=1023)] | None = Field(
+        None,
+        description="data-parallel rank that every request kvgate itself sends here is pinned to by the header "
+        "X-data-parallel-rank: each leg by its own endpoint's",
+    )
     log: Annotated[str, Field(min_length=1), AfterValidator(_no_null)] | None = Field(
         None, description="file on this machine that the engine's log is written to, read beside every request"
     )
     url: Url = Field(description="base URL without a path like /v1, for instance http://127.0.0.1:8000")
+
+    @model_validator(mode="after")
+    def _is_asked_by_the_gate(self) -> "EndpointConfig":
+        if self.rank is not None and self.role in (Role.GATEWAY, Role.POOL):
+            raise ValueError(
+                f"rank: a {self.role.value} passes requests on as it likes; give the rank to the engine's own endpoint"
+            )
+        return self
 
 
 class AuthConfig(_Section):
@@ -139,6 +152,15 @@ class DeploymentConfig(_Section):
         if twice:
             raise ValueError(f"two endpoints are named {twice[0]!r}; give each its own name")
         return endpoints
+
+    @model_validator(mode="after")
+    def _one_way_of_pinning(self) -> "DeploymentConfig":
+        pinned = [each.name for each in self.endpoints if each.rank is not None and each.role is Role.COMBINED]
+        if self.ranks > 1 and pinned:
+            raise ValueError(
+                f"ranks: writer and reader are pinned to ranks of their own; leave rank out of endpoint {pinned[0]!r}"
+            )
+        return self
 
 
 class FamilyConfig(_Section):

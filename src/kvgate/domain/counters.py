@@ -69,6 +69,10 @@ class CounterDelta:
             )
         )
 
+    def decoding_engines(self) -> tuple[str, ...]:
+        """The decode engines, behind prefill ones, whose prompt tokens moved."""
+        return tuple(sorted(name for name, counts in self.by_engine.items() if counts.get(Counter.DECODE_PROMPT, 0.0)))
+
 
 def difference(before: Counters, after: Counters) -> CounterDelta:
     """``after`` minus ``before``. A counter first seen afterwards counts from 0 (label sets appear on first use)."""

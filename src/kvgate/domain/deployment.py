@@ -17,11 +17,15 @@ class Role(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One base URL with a role. The name is how plans, records and reports call it."""
+    """One base URL with a role. The name is how plans, records and reports call it.
+
+    ``rank`` is the data-parallel rank that every request is pinned to which the gate itself sends there, None if none.
+    """
 
     name: str
     role: Role
     url: str
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

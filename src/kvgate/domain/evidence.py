@@ -17,7 +17,8 @@ class Evidence:
     ``transferred``, ``decode_local`` and ``decode_computed`` are prompt tokens a decode engine got by transfer, from
     its own cache, and computed itself, None where there is none. ``external_asked`` is how many tokens the engine
     looked up in an external store, ``logged`` how many its log says were loaded. ``rank`` is the data-parallel engine
-    that served it. ``sources`` names the counters used. ``busy`` is whether others used the engine meanwhile.
+    that served it, ``decode_rank`` the one that decoded behind it. ``sources`` names the counters
+    used. ``busy`` is whether others used the engine meanwhile.
     """
 
     computed: int | None = None
@@ -31,6 +32,7 @@ class Evidence:
     logged: int | None = None
     grade: Grade | None = None
     rank: str | None = None
+    decode_rank: str | None = None
     sources: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     busy: bool = False
@@ -82,7 +84,7 @@ def read_evidence(
         *_exclusivity(length, left_off, delta),
         *_conflicts(delta, computed, local, external, observation),
     )
-    engines = delta.active_engines()
+    engines, decoders = delta.active_engines(), delta.decoding_engines()
     return Evidence(
         computed=computed,
         local=local,
@@ -94,6 +96,7 @@ def read_evidence(
         decode_computed=delta.total(Counter.DECODE_COMPUTED),
         grade=grade,
         rank=engines[0] if len(engines) == 1 else None,
+        decode_rank=decoders[0] if len(decoders) == 1 else None,
         sources=sources,
         problems=problems,
     )

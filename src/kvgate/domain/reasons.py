@@ -214,7 +214,7 @@ REASONS: dict[Reason, ReasonText] = {
     ),
     Reason.RANK_CHANGED: ReasonText(
         "Baseline and subject were served by different data-parallel ranks.",
-        "Pin the rank, or address one engine per endpoint.",
+        "Pin the rank (endpoints[].rank), or address one engine per endpoint; make what stands between pass the header.",
     ),
     Reason.OBSERVATION_MISSING: ReasonText(
         "No complete answer came back, even when asked again.",

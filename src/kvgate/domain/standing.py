@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from kvgate.domain.deployment import Role
 from kvgate.domain.evidence import (
     VOIDING,
     WEAKENING,
@@ -91,7 +92,7 @@ def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number
     if unproven is not None and unproven.reason is Reason.EXTERNAL_MISS:
         unproven = evidence.first(Reason.LOAD_FAILED) or unproven
     weak = [problem for problem in evidence.problems if problem.reason in WEAKENING]
-    observation, void = attempt.observation, _void(step, attempt, evidence)
+    observation, void = attempt.observation, _void(plan, step, attempt, evidence)
     if observation is not None and observation.prompt_echoed is False:
         # Counters that do not add up are no wonder then, and nobody else's doing.
         unproven = Problem(Reason.PROMPT_CHANGED, "the prompt IDs in the reply are not those sent")
@@ -164,7 +165,7 @@ def _undropped(step: ArmStep, attempt: Attempt, evidence: Evidence) -> Problem |
     return None
 
 
-def _void(step: ArmStep, attempt: Attempt, evidence: Evidence) -> Problem | None:
+def _void(plan: Plan, step: ArmStep, attempt: Attempt, evidence: Evidence) -> Problem | None:
     for hook in attempt.hooks:
         if hook.exit_code != 0:
             ended = "ran out of time or could not start" if hook.exit_code is None else f"exit {hook.exit_code}"
@@ -172,9 +173,24 @@ def _void(step: ArmStep, attempt: Attempt, evidence: Evidence) -> Problem | None
             return Problem(Reason.HOOK_FAILED, f"{hook.name}: {ended}: {last_line[0]}")
     if attempt.observation is not None and "recomputed" in attempt.observation.marks:
         return Problem(Reason.RECOMPUTED, "the reply is marked as recomputed")
-    if step.rank is not None and evidence.rank is not None and evidence.rank != str(step.rank):
-        return Problem(Reason.RANK_CHANGED, f"rank {step.rank} was asked for, rank {evidence.rank} served")
-    return evidence.first(*VOIDING)
+    return _off_rank(plan, step, evidence) or evidence.first(*VOIDING)
+
+
+def _off_rank(plan: Plan, step: ArmStep, evidence: Evidence) -> Problem | None:
+    """Another rank than was asked for, by the arm or, leg by leg, by the endpoint; a gateway chooses for itself."""
+    endpoints = {endpoint.name: endpoint for endpoint in plan.deployment.endpoints}
+    asked = endpoints.get(step.endpoint)
+    if asked is not None and asked.role is Role.GATEWAY:
+        return None
+    for served in (evidence.rank, evidence.decode_rank):
+        name, _, rank = (served or "").rpartition("/")
+        if name not in endpoints:
+            name, rank = step.endpoint, served or ""
+        pinned = endpoints[name].rank if name in endpoints else None
+        wanted = step.rank if step.rank is not None else pinned
+        if served is not None and wanted is not None and rank != str(wanted):
+            return Problem(Reason.RANK_CHANGED, f"{name}: rank {wanted} was asked for, rank {rank} served")
+    return None
 
 
 def standing_of(plan: Plan, record: GroupRecord, arm: Arm) -> Standing | None:

@@ -42,6 +42,7 @@ class RequestSettings:
     ignore_eos: bool
     run_id: str
     timeouts: Timeouts
+    rank: int | None = None
     secret: str | None = field(default=None, repr=False)
 
     def hide(self, text: str) -> str:
@@ -53,8 +54,9 @@ def make_client(url: str, bearer: str | None, connect_s: float) -> httpx.AsyncCl
     """A client for one endpoint. Proxies from the environment are not used: the gate talks to engines directly."""
     headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
     timeout = httpx.Timeout(None, connect=connect_s)
-    # Private authorities are found as OpenSSL finds them (SSL_CERT_FILE), which trust_env would switch off.
-    verify = ssl.create_default_context() if url.startswith("https") else True
+    # Private authorities are found as OpenSSL finds them (SSL_CERT_FILE), which trust_env would switch off. Where
+    # there is nothing to verify, reading all authorities takes longer than most requests: trust none.
+    verify = ssl.create_default_context() if url.startswith("https") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # A request that waited in the client for a free connection would use up its time there.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     base = url.rstrip("/")
@@ -159,7 +161,8 @@ class HttpEngine:
             # The text of a chat comes from the server, too.
             return Observation(Outcome.LOST, detail=str(error))
         request_id = f"kvgate-{settings.run_id}-{probe.id}{'-prefill' if prefill_only else ''}"
-        seen = await self._wire.complete(request, body, request_id, stream, count, probe.rank)
+        rank = probe.rank if probe.rank is not None else settings.rank
+        seen = await self._wire.complete(request, body, request_id, stream, count, rank)
         if settings.secret is None:
             return seen
         return replace(seen, detail=settings.hide(seen.detail), text=settings.hide(seen.text))
