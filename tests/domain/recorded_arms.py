@@ -39,13 +39,18 @@ def as_planned(group: GroupPlan, step: ArmStep) -> Counters:
     return counters(length_of(group, step) - local - external, local, external)
 
 
-def armed(name: str, required: str, answers: Given | None = None, readings: Readings | None = None) -> Case:
+def armed(
+    name: str,
+    required: str,
+    answers: Given | None = None,
+    readings: Readings | None = None,
+    policy: Policy | None = None,
+) -> Case:
     """One group with every arm, each by its path unless told otherwise."""
     group = every_arm()
     base: Readings = {step.arm: as_planned(group, step) for step in group.steps}
-    return of_run(
-        f"arms: {name}", required, plan_with_reference(), history(group, answers or {}, {**base, **(readings or {})})
-    )
+    told = history(group, answers or {}, {**base, **(readings or {})})
+    return of_run(f"arms: {name}", required, plan_with_reference(policy), told)
 
 
 def mixed(local: int, external: int, **more: int) -> Readings:
@@ -89,6 +94,18 @@ ONE_ENGINE = (
     armed("another salt is not counted", open_by("COUNTERS_UNREADABLE"), {}, {Arm.ISOLATION: None}),
     armed("the reference differs", "FAIL DIVERGED", {Arm.REFERENCE: answer(OTHER)}),
     armed("the reference differs a little", "PASS", {Arm.REFERENCE: answer(shift=0.3)}),
+    *(
+        armed(
+            f"{arm.value} loses the codewords",
+            "FAIL DIVERGED",
+            {
+                **{step.arm: bare(answer(text="amber cedar elm")) for step in every_arm().steps},
+                arm: [bare(answer(OTHER))] * 2,
+            },
+            policy=Policy(accept_ids_only=True),
+        )
+        for arm in (Arm.THIRD, Arm.MIXED)
+    ),
     armed("the branch asks for something else", "INCONCLUSIVE LOGPROBS_UNUSABLE TIER_NOT_COVERED", {
         **{step.arm: bare(answer(text="amber cedar elm")) for step in every_arm().steps},
         Arm.BRANCH: [bare(answer(OTHER))] * 2,
