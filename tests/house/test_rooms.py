@@ -19,7 +19,7 @@ ALLOWED = {
     "domain": PURE,
     "ports.py": {"collections", "dataclasses", "typing"},
     "errors.py": set[str](),
-    "gate": {"asyncio", "collections", "dataclasses"},
+    "gate": {"asyncio", "collections", "contextlib", "dataclasses", "random"},
     "sim": {
         "asyncio",
         "collections",

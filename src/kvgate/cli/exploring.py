@@ -4,13 +4,14 @@ import asyncio
 import secrets
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from kvgate.cli.rules import rules_of
 from kvgate.cli.wiring import Connection, Link
 from kvgate.config.families import load_family
-from kvgate.config.schema import Config, GeometryConfig
+from kvgate.config.schema import Config, GeometryConfig, PressureConfig
 from kvgate.domain.counters import Counter, difference
 from kvgate.domain.deployment import Capabilities, Role
 from kvgate.domain.geometry import Geometry, infer_granule
@@ -282,6 +283,7 @@ def plan_for(connection: Connection, explored: Explored, policy: PolicyName | No
         canaries=gate.canaries,
         sentinel=gate.sentinel,
         two_leg=explored.two_leg,
+        **_pressure(gate.pressure),
     )
     try:
         plan = make_plan(
@@ -296,6 +298,13 @@ def plan_for(connection: Connection, explored: Explored, policy: PolicyName | No
     except PlanError as error:
         raise ConfigError(str(error)) from None
     return replace(plan, notes=(*explored.notes, *plan.notes))
+
+
+def _pressure(asked: PressureConfig | None) -> dict[str, Any]:
+    """What the plan is to know of pressure, by the names of a request for a plan."""
+    if asked is None:
+        return {}
+    return {"churn": asked.concurrency, "churn_tokens": asked.tokens, "cancel_share": asked.cancel_share}
 
 
 def _arms(config: Config) -> frozenset[Arm]:

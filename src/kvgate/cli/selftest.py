@@ -155,6 +155,7 @@ def config_for(fault: Fault, urls: dict[str, str], folder: Path) -> dict[str, ob
             **({"arms": [*USUAL_ARMS, *fault.arms]} if fault.arms else {}),
             "groups_per_tier": 2 if fault.topology is Topology.PD else 3,
             "canaries": fault.canaries,
+            **({"pressure": {"concurrency": fault.pressure, "cancel_share": fault.cancels}} if fault.pressure else {}),
             # Asked where it must find something, and where it must not; elsewhere it only takes time.
             "sentinel": fault.where in ("engine", "control"),
             "boundaries": False,

@@ -174,6 +174,18 @@ class FamilyConfig(_Section):
     language: Literal["en", "zh"] = Field("en", description="en or zh")
 
 
+class PressureConfig(_Section):
+    """What is in flight beside every request of a group."""
+
+    concurrency: Annotated[Whole, Field(ge=1, le=256)] = Field(description="requests in flight beside it, 1 to 256")
+    tokens: Annotated[Whole, Field(ge=16, le=16_777_216)] | None = Field(
+        None, description="prompt tokens of each of them; leave out for the shortest tier"
+    )
+    cancel_share: Annotated[Real, Field(ge=0.0, le=1.0)] = Field(
+        0.0, description="share of them that kvgate breaks off as an impatient client does, 0 to 1"
+    )
+
+
 class GateConfig(_Section):
     """What is sent."""
 
@@ -206,6 +218,11 @@ class GateConfig(_Section):
     canaries: Annotated[Whole, Field(ge=0, le=256)] = Field(
         0,
         description="prompts sent all at once at the end, twice, to see whether requests get into each other; 0 to 256",
+    )
+    pressure: PressureConfig | None = Field(
+        None,
+        description="leave out for quiet groups; or {concurrency, tokens, cancel_share} of other requests, new to the "
+        "engine each time, that are in flight beside every request of a group",
     )
     sentinel: bool = Field(
         True,
@@ -355,7 +372,7 @@ class HooksConfig(_Section):
     @field_validator("before_arm", "after_arm")
     @classmethod
     def _arms_are_sent(cls, hooks: dict[Arm, list[str]]) -> dict[Arm, list[str]]:
-        alone = [arm.value for arm in hooks if arm in (Arm.WARMUP, Arm.CANARY, Arm.SENTINEL)]
+        alone = [arm.value for arm in hooks if arm in (Arm.WARMUP, Arm.CANARY, Arm.SENTINEL, Arm.CHURN)]
         if alone:
             raise ValueError(f"no hook runs beside {alone[0]} requests; name an arm of gate.arms")
         return hooks

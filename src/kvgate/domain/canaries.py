@@ -17,14 +17,14 @@ def are_canaries(view: GroupView) -> bool:
 
 def stands_beside(view: GroupView) -> bool:
     """Whether a group is none of those that are judged by their pairs."""
-    return view.record.plan.purpose in (Purpose.CANARY, Purpose.SENTINEL)
+    return view.record.plan.purpose in (Purpose.CANARY, Purpose.SENTINEL, Purpose.CHURN)
 
 
 def leaked(views: tuple[GroupView, ...]) -> Problem | None:
     """The first prompt sent beside the groups whose answer belongs to another request, or None."""
     for view in views:
         if view.leaks and stands_beside(view):
-            together = ", sent with others at once" if are_canaries(view) else ""
+            together = "" if view.record.plan.purpose is Purpose.SENTINEL else ", sent with others at once"
             return Problem(Reason.LEAK, f"{view.record.plan.id}{together}: {view.leaks[0]}")
     return None
 

@@ -65,11 +65,14 @@ def read_evidence(
     by_source_grade: Grade,
     unreadable: str = "",
     left_off: int = 0,
+    beside: tuple[int, int] = (0, 0),
 ) -> Evidence:
     """Evidence for one probe of ``length`` prompt tokens from the readings around it and the reply itself.
 
     ``by_source_grade`` is what the dialect's per-source counters are worth on this deployment; ``unreadable``
-    says why readings are missing, ``left_off`` how many tokens a prefill engine leaves to decode.
+    says why readings are missing, ``left_off`` how many tokens a prefill engine leaves to decode, ``beside`` how many
+    prompt tokens of the gate's other requests were counted, too, at least and at most. Those reuse nothing, each
+    being under a salt of its own, so whatever was reused was reused by the probe.
     """
     if before is None or after is None:
         return Evidence(problems=(Problem(Reason.COUNTERS_UNREADABLE, unreadable or "the counters were not read"),))
@@ -81,12 +84,12 @@ def read_evidence(
         )
     computed, local, external, grade, sources = split
     problems = (
-        *_exclusivity(length, left_off, delta),
+        *_exclusivity((length, left_off), delta, beside, local + external),
         *_conflicts(delta, computed, local, external, observation),
     )
     engines, decoders = delta.active_engines(), delta.decoding_engines()
     return Evidence(
-        computed=computed,
+        computed=computed if not beside[1] else max(0, length - left_off - local - external),
         local=local,
         external=external,
         external_asked=delta.total(Counter.EXTERNAL_QUERIES),
@@ -99,6 +102,7 @@ def read_evidence(
         decode_rank=decoders[0] if len(decoders) == 1 else None,
         sources=sources,
         problems=problems,
+        busy=beside[1] > 0,
     )
 
 
@@ -193,20 +197,28 @@ def _by_hits(delta: CounterDelta, length: int) -> _Split | None:
     return max(0, length - local - external), local, external, Grade.SCHEDULED, ("prefix cache hits",)
 
 
-def _exclusivity(length: int, left_off: int, delta: CounterDelta) -> tuple[Problem, ...]:
+def _exclusivity(
+    lengths: tuple[int, int], delta: CounterDelta, beside: tuple[int, int], reused: int
+) -> tuple[Problem, ...]:
+    """Whether the counters speak of the probe and of the gate's own requests ``beside`` it, and of nobody else.
+
+    ``lengths`` are the probe's prompt and what is left off its end, ``reused`` the tokens that were not computed.
+    """
     problems = [Problem(Reason.COUNTER_RESET, text) for text in delta.fell]
+    (length, left_off), (least, most) = lengths, beside
     moved, prefilled = _counted_in(delta), length - left_off
+    sent = f"{prefilled} prompt tokens sent" + (f" and {least} to {most} beside them" if most else "")
     if moved is None:
         problems.append(Problem(Reason.EVIDENCE_MISSING, "the engine counts no prompt tokens"))
-    elif moved > prefilled or len(delta.active_engines()) > 1:
+    elif moved > prefilled + most or (len(delta.active_engines()) > 1 and not most):
         engines = ", ".join(delta.active_engines())
-        problems.append(
-            Problem(Reason.FOREIGN_TRAFFIC, f"{prefilled} prompt tokens sent, {moved} counted (engines {engines})")
-        )
+        problems.append(Problem(Reason.FOREIGN_TRAFFIC, f"{sent}, {moved} counted (engines {engines})"))
+    elif most and reused > prefilled:
+        problems.append(Problem(Reason.FOREIGN_TRAFFIC, f"{prefilled} prompt tokens sent, {reused} reused"))
     elif (decoded := delta.total(Counter.DECODE_PROMPT)) is not None and decoded > length:
         problems.append(Problem(Reason.FOREIGN_TRAFFIC, f"{length} prompt tokens sent, decode counted {decoded}"))
-    elif moved < prefilled and not delta.fell:
-        problems.append(Problem(Reason.EVIDENCE_MISSING, f"{prefilled} prompt tokens sent, {moved} counted"))
+    elif moved < prefilled + least and not delta.fell:
+        problems.append(Problem(Reason.EVIDENCE_MISSING, f"{sent}, {moved} counted"))
     preempted = delta.total(Counter.PREEMPTIONS)
     if preempted:
         problems.append(Problem(Reason.PREEMPTED, f"{preempted} preemptions while the probe ran"))

@@ -33,6 +33,7 @@ from kvgate.domain.pairing import (
 from kvgate.domain.plan import ArmStep, PairPlan, Plan, Purpose, length_of
 from kvgate.domain.policy import PolicyName
 from kvgate.domain.power import power_of, too_weak
+from kvgate.domain.pressure import unpressed
 from kvgate.domain.probe import Arm, Path
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import RunRecord
@@ -63,7 +64,9 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
     power = power_of(plan, groups)
     beside = _Beside(
         failing=_there(leaked(views), changed(change) if change else None),
-        silent=_there(unanswered(plan, run, views), unsteady(plan, run, views), too_weak(plan.policy, power)),
+        silent=_there(
+            unanswered(plan, run, views), unsteady(plan, run, views), too_weak(plan.policy, power), unpressed(views)
+        ),
     )
     results = tuple(_result(plan, run, groups, counted, calibrated, (name, beside)) for name in PolicyName)
     chosen = next(result for result in results if result.policy is plan.policy.name)

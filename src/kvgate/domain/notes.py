@@ -4,6 +4,7 @@ from kvgate.domain.canaries import canary_notes
 from kvgate.domain.deployment import Role
 from kvgate.domain.pairing import GroupView
 from kvgate.domain.plan import Plan
+from kvgate.domain.pressure import pressure_notes
 from kvgate.domain.reasons import Reason
 from kvgate.domain.sentinels import sentinel_notes
 
@@ -13,6 +14,7 @@ def notes_on(
 ) -> tuple[str, ...]:
     """All notes; ``counted`` are the groups that the verdict rests on, ``views`` also those replaced and canaries."""
     return (
+        *pressure_notes(plan, views),
         *canary_notes(plan, views),
         *sentinel_notes(plan, views),
         *_idle_engines(plan, counted),

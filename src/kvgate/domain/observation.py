@@ -37,6 +37,8 @@ class Timing:
 
 # The mark of a refusal that is none: HTTP 200 with nothing in it.
 EMPTY_BODY = "empty-body"
+# The mark of a request that the gate itself broke off.
+BROKEN_OFF = "broken-off"
 # Marks that say why the token IDs, or the logprobs, are not to be trusted although they came.
 ID_MARKS = {
     "ids-ambiguous": "the lists of token IDs may each hold what is new or all there is so far, and no count settles it",
@@ -70,7 +72,8 @@ class Observation:
     ``transfer`` are the parameters (JSON) by which a decode engine may fetch this prompt's KV, where there were any.
     ``legs`` are the parts of a request that was sent in two, first prefill's.
     ``marks`` are things worth knowing that are no error: ``retried``, ``recomputed``, ``no-done-marker``,
-    ``prompt-repeated`` (and cut off), and those of ``ID_MARKS`` and ``LOGPROB_MARKS``, which forbid trusting a part.
+    ``prompt-repeated`` (and cut off), ``broken-off`` (by the gate itself), and those of ``ID_MARKS`` and
+    ``LOGPROB_MARKS``, which forbid trusting a part.
     """
 
     outcome: Outcome

@@ -24,7 +24,8 @@ class PlanRequest:
     ``ranks`` are data-parallel ranks that a request can be pinned to; ``prefix_caching`` and ``capacity`` (KV tokens
     that fit the engine's own cache) are what the engine says of itself, None if it does not. ``restarts`` is whether
     there is a restart hook, ``canaries`` how many prompts are sent at once, ``sentinel`` whether one prompt is asked
-    again and again, ``two_leg`` whether kvgate's own two legs were answered.
+    again and again, ``two_leg`` whether kvgate's own two legs were answered. ``churn`` is how many requests of
+    ``churn_tokens`` (the shortest tier, if None) are in flight beside every other, ``cancel_share`` of them broken off.
     """
 
     tiers: tuple[int, ...]
@@ -45,6 +46,9 @@ class PlanRequest:
     canaries: int = 0
     sentinel: bool = False
     two_leg: bool = True
+    churn: int = 0
+    churn_tokens: int | None = None
+    cancel_share: float = 0.0
 
 
 def choose_forcing(request: PlanRequest, combined: int, can_drop: bool) -> Forcing:

@@ -49,6 +49,7 @@ class Purpose(str, Enum):
     SHORT_CONTROL = "short_control"
     CANARY = "canary"
     SENTINEL = "sentinel"
+    CHURN = "churn"
 
 
 class PairKind(str, Enum):
@@ -218,6 +219,8 @@ class Plan:
     ``flood_tokens`` is how many prompt tokens drive everything else out of the engine's cache (forcing evict).
     ``canaries`` are sent all at once, after the groups; nothing but a leak is looked for in their answers.
     ``sentinels`` are asked before, between and after the groups, ``sentinel_asks`` times each.
+    ``churn`` are in flight all the while that a group's request is, again and again under new salts; ``cancel_share``
+    is the share of them that the gate breaks off.
     """
 
     seed: int
@@ -240,6 +243,8 @@ class Plan:
     canaries: tuple[GroupPlan, ...] = ()
     sentinels: tuple[GroupPlan, ...] = ()
     sentinel_asks: int = 0
+    churn: tuple[GroupPlan, ...] = ()
+    cancel_share: float = 0.0
 
     def can_forget(self, endpoint: str) -> bool:
         """Whether the engine can be made to forget a prompt it holds, so that it can be asked to load it again."""
@@ -264,11 +269,21 @@ class Plan:
     def computed_tokens(self) -> int:
         """Prompt tokens the plan makes the engine compute (not served from a cache)."""
         groups = (*self.groups, *self.canaries, *self.sentinels * self.sentinel_asks)
-        return self.flooded_tokens() + sum(computed_tokens(group, step) for group in groups for step in group.steps)
+        own = sum(computed_tokens(group, step) for group in groups for step in group.steps)
+        return own + self.flooded_tokens() + self.churned_tokens()
 
     def flooded_tokens(self) -> int:
         """Prompt tokens that do nothing but drive others out of the engine's cache."""
         return self.flood_tokens * sum(step.drop_local for group in self.groups for step in group.steps)
+
+    def pressed(self, step: ArmStep) -> bool:
+        """Whether a group's request is sent while others are in flight. The reference is somebody else's engine."""
+        return bool(self.churn) and step.arm is not Arm.REFERENCE
+
+    def churned_tokens(self) -> int:
+        """Prompt tokens of what is in flight beside the groups' requests, at least: each of them once."""
+        beside = sum(group.length for group in self.churn)
+        return beside * sum(self.pressed(step) for group in self.groups for step in group.steps)
 
     def warmup_group(self) -> GroupPlan | None:
         """The group whose family and length the warm-up prompts have; None for an empty plan."""
@@ -277,7 +292,7 @@ class Plan:
     def sent_tokens(self) -> int:
         """Prompt tokens the plan sends."""
         groups = (*self.groups, *self.canaries, *self.sentinels * self.sentinel_asks)
-        return sum(length_of(group, step) for group in groups for step in group.steps)
+        return self.churned_tokens() + sum(length_of(group, step) for group in groups for step in group.steps)
 
 
 def warmup_name(endpoint: str) -> str:

@@ -9,6 +9,7 @@ from kvgate.domain.parts import PlanError, PlanRequest, can_drop, flood_tokens, 
 from kvgate.domain.plan import (
     ArmStep,
     Budget,
+    Forcing,
     GroupPlan,
     Limits,
     NotApplicable,
@@ -95,18 +96,9 @@ def make_plan(
     parts, forcing = parts_of(request, deployment, capabilities)
     steps = arm_steps(forcing, parts, request.arms, request.salts_honoured, can_drop(capabilities, parts.reader))
     builder = _GroupBuilder(request, geometry, prompts, steps)
-    # What decode computes of a transferred prompt is its last token; prefill alone must not compute more.
-    suffix = SUFFIX_TOKENS if parts.prefill is None else 1
-    groups, not_applicable, notes = _tier_groups(request, geometry, builder, suffix)
-    if request.boundaries and groups:
-        groups += _boundary_groups(request, geometry, builder, groups)
-    if Arm.CONTINUATION in request.arms and groups:
-        groups += builder.continuation(groups[0], continuation_steps(parts, request.salts_honoured, forcing.drops))
-    # The control must stay cold, so it is no use where the engine's own cache may serve it.
-    cold = [each.tier for each in not_applicable if geometry.local_hit(each.tier) == 0]
-    if request.short_control and cold:
-        groups += builder.short_control(max(cold), parts.writer)
+    groups, not_applicable, notes = _all_groups(request, geometry, builder, parts, forcing)
     sentinels = builder.sentinels(parts)
+    sent = tuple(step for group in groups for step in group.steps) or steps
     plan = Plan(
         seed=request.seed,
         deployment=deployment,
@@ -124,7 +116,7 @@ def make_plan(
         obstacles=obstacles(request, forcing, parts.reader, capabilities),
         notes=(
             *notes,
-            *what_is_missing(tuple(step for group in groups for step in group.steps) or steps, request.arms),
+            *what_is_missing(sent, request.arms),
             *_evidence_notes(policy, by_source_grade),
             *_sentinel_notes(request, sentinels),
             *_route_notes(request, deployment),
@@ -135,11 +127,13 @@ def make_plan(
         canaries=builder.canaries(parts.reader),
         sentinels=sentinels,
         sentinel_asks=asked_in_all(groups),
+        churn=builder.churn(parts.reader, route_of(deployment)),
+        cancel_share=request.cancel_share,
     )
     if request.forcing is None and 2 * plan.flooded_tokens() > budget.computed_tokens:
         # Nobody asked for floods. As if the capacity were not known, the next way is taken.
-        request = replace(request, capacity=None)
-        return make_plan(request, deployment, geometry, capabilities, prompts, by_source_grade, rules)
+        unflooded = replace(request, capacity=None)
+        return make_plan(unflooded, deployment, geometry, capabilities, prompts, by_source_grade, rules)
     return _within_budget(_strong_enough(plan, request))
 
 
@@ -275,6 +269,21 @@ class _GroupBuilder:
         numbers = range(1, self._request.canaries + 1)
         return tuple(self._make(f"canary{number}", tier, tier, Purpose.CANARY, (step,), ()) for number in numbers)
 
+    def churn(self, endpoint: str, route: Route) -> tuple[GroupPlan, ...]:
+        """Prompts to be in flight beside the groups' requests. Raises PlanError where their tokens cannot be told."""
+        request = self._request
+        if request.churn and (route is not Route.DIRECT or not request.salts_honoured):
+            why = "kvgate asks combined endpoints directly" if route is not Route.DIRECT else "the store honours salts"
+            raise PlanError(
+                f"gate.pressure: what a request reused among others is known only where {why}; leave gate.pressure out"
+            )
+        length, limit = request.churn_tokens or min(request.tiers), self._geometry.max_model_len - request.max_tokens
+        if request.churn and length > limit:
+            raise PlanError(f"gate.pressure.tokens {length} is above what the deployment takes; {limit} is the most")
+        step = ArmStep(Arm.CHURN, endpoint, Path.COLD, OWN)
+        numbers = range(1, request.churn + 1)
+        return tuple(self._make(f"churn{number}", length, length, Purpose.CHURN, (step,), ()) for number in numbers)
+
     def sentinels(self, parts: Parts) -> tuple[GroupPlan, ...]:
         """A short prompt for each engine and rank, to be computed afresh again and again; none without salts."""
         if not self._request.sentinel or not self._request.salts_honoured:
@@ -334,6 +343,23 @@ class _GroupBuilder:
             steps=steps,
             pairs=pairs,
         )
+
+
+def _all_groups(
+    request: PlanRequest, geometry: Geometry, builder: _GroupBuilder, parts: Parts, forcing: Forcing
+) -> tuple[list[GroupPlan], list[NotApplicable], list[str]]:
+    # What decode computes of a transferred prompt is its last token; prefill alone must not compute more.
+    suffix = SUFFIX_TOKENS if parts.prefill is None else 1
+    groups, not_applicable, notes = _tier_groups(request, geometry, builder, suffix)
+    if request.boundaries and groups:
+        groups += _boundary_groups(request, geometry, builder, groups)
+    if Arm.CONTINUATION in request.arms and groups:
+        groups += builder.continuation(groups[0], continuation_steps(parts, request.salts_honoured, forcing.drops))
+    # The control must stay cold, so it is no use where the engine's own cache may serve it.
+    cold = [each.tier for each in not_applicable if geometry.local_hit(each.tier) == 0]
+    if request.short_control and cold:
+        groups += builder.short_control(max(cold), parts.writer)
+    return groups, not_applicable, notes
 
 
 def _tier_groups(

@@ -43,6 +43,7 @@ class Arm(str, Enum):
     CONTINUATION = "continuation"
     CANARY = "canary"
     SENTINEL = "sentinel"
+    CHURN = "churn"
 
     @property
     def path(self) -> Path:
@@ -77,6 +78,7 @@ _PATHS = {
     Arm.CONTINUATION: Path.EXTERNAL,
     Arm.CANARY: Path.COLD,
     Arm.SENTINEL: Path.COLD,
+    Arm.CHURN: Path.COLD,
 }
 
 # Paths on which a store is read.

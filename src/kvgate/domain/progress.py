@@ -24,6 +24,7 @@ HOPELESS = (
     Reason.LOAD_FAILED,
     Reason.HOOK_FAILED,
     Reason.BASELINE_NOT_LOCAL,
+    Reason.PRESSURE_MISSING,
 )
 
 

@@ -42,6 +42,7 @@ class Reason(str, Enum):
     PREEMPTED = "PREEMPTED"
     RECOMPUTED = "RECOMPUTED"
     RANK_CHANGED = "RANK_CHANGED"
+    PRESSURE_MISSING = "PRESSURE_MISSING"
     # INCONCLUSIVE: the answers
     OBSERVATION_MISSING = "OBSERVATION_MISSING"
     PROBE_REFUSED = "PROBE_REFUSED"
@@ -215,6 +216,10 @@ REASONS: dict[Reason, ReasonText] = {
     Reason.RANK_CHANGED: ReasonText(
         "Baseline and subject were served by different data-parallel ranks.",
         "Pin the rank (endpoints[].rank), or address one engine per endpoint; make what stands between pass the header.",
+    ),
+    Reason.PRESSURE_MISSING: ReasonText(
+        "Requests that were to be in flight beside the groups' were not, so nothing is shown under pressure.",
+        "Read the detail; lower gate.pressure.concurrency, or raise what the server takes at once.",
     ),
     Reason.OBSERVATION_MISSING: ReasonText(
         "No complete answer came back, even when asked again.",

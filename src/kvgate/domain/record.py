@@ -29,14 +29,17 @@ from kvgate.domain.reasons import Problem
 class Attempt:
     """One try at one arm, filled in as its entries come.
 
-    ``number`` is its request's place among all the run's requests, from 1. ``weighed`` keeps its standing until a
-    further entry comes.
+    ``number`` is its request's place among all the run's requests, from 1. ``company`` is how many of the gate's other
+    requests were in flight when it was sent, ``beside`` how many prompt tokens of theirs the counters have moved by
+    between its two readings, at least and at most. ``weighed`` keeps its standing until a further entry comes.
     """
 
     probe: Probe | None = None
     number: int = 0
     before: Counters | None = None
     after: Counters | None = None
+    company: int = 0
+    beside: tuple[int, int] = (0, 0)
     observation: Observation | None = None
     counters_detail: str = ""
     log: tuple[LogLine, ...] | None = None
@@ -82,6 +85,7 @@ class RunRecord:
         # Which group sent each prompt first, by the prompt's digest; warm-up prompts are among them.
         self.prompts: dict[str, str] = {}
         self._probes: dict[str, Probe] = {}
+        self._beside = _Beside()
         self._sent = 0
         for entry in entries:
             self.add(entry)
@@ -95,13 +99,15 @@ class RunRecord:
             self.prompts.setdefault(entry.probe.prompt_sha256, entry.probe.group)
             self._sent += 1
             probe = entry.probe
-            self._fill(probe.group, probe.arm, probe.attempt, probe=probe, number=self._sent)
+            company = self._beside.sent(probe)
+            self._fill(probe.group, probe.arm, probe.attempt, probe=probe, number=self._sent, company=company)
         elif isinstance(entry, ProbeAnswered):
             sent = self._probes.get(entry.probe_id)
             if sent is not None:
+                self._beside.answered(sent, entry.observation)
                 self._fill(sent.group, sent.arm, sent.attempt, observation=entry.observation)
         elif isinstance(entry, CountersRead | LogRead | CacheDropped):
-            self._fill(entry.group, entry.arm, entry.attempt, **_beside(entry))
+            self._fill(entry.group, entry.arm, entry.attempt, **self._read(entry))
         elif isinstance(entry, HookRan):
             group = self.groups.get(entry.group)
             if group is not None:
@@ -112,6 +118,23 @@ class RunRecord:
             self.stopped = entry.problem
         elif isinstance(entry, RunCompleted):
             self.completed = True
+
+    def _read(self, entry: CountersRead | LogRead | CacheDropped) -> dict[str, object]:
+        """What was read or done beside a probe, by the names of an attempt."""
+        if isinstance(entry, LogRead):
+            return {"log": entry.lines, "log_detail": entry.detail}
+        if isinstance(entry, CacheDropped):
+            return {"drop": entry.outcome, "drop_detail": entry.detail}
+        found: dict[str, object] = {"before": entry.counters}
+        if entry.moment is Moment.BEFORE:
+            self._beside.begin()
+        else:
+            found = {"after": entry.counters, "beside": (self._beside.least, self._beside.most)}
+        return found if entry.counters is not None else {**found, "counters_detail": entry.detail}
+
+    def surely_beside(self) -> int:
+        """Prompt tokens of answered requests that the gate sent beside the one whose counters are read."""
+        return self._beside.least
 
     def forget(self, group: str) -> None:
         """Drop a group that is done; what was said of it stays on disk. Keeps memory flat over long runs."""
@@ -128,11 +151,28 @@ class RunRecord:
             setattr(attempt, name, value)
 
 
-def _beside(entry: CountersRead | LogRead | CacheDropped) -> dict[str, object]:
-    """What was read or done beside a probe, by the names of an attempt."""
-    if isinstance(entry, LogRead):
-        return {"log": entry.lines, "log_detail": entry.detail}
-    if isinstance(entry, CacheDropped):
-        return {"drop": entry.outcome, "drop_detail": entry.detail}
-    found: dict[str, object] = {"before" if entry.moment is Moment.BEFORE else "after": entry.counters}
-    return found if entry.counters is not None else {**found, "counters_detail": entry.detail}
+@dataclass(slots=True)
+class _Beside:
+    """What the gate sends beside a group's request: every such request begins after the counters were read, and ends
+    before they are read again."""
+
+    flying: int = 0
+    least: int = 0
+    most: int = 0
+
+    def begin(self) -> None:
+        """The counters were read before a request."""
+        self.least = self.most = 0
+
+    def sent(self, probe: Probe) -> int:
+        """Take in a request; how many others are in flight."""
+        if probe.arm is Arm.CHURN:
+            self.flying += 1
+            self.most += probe.length
+        return self.flying
+
+    def answered(self, probe: Probe, seen: Observation) -> None:
+        """Take in an answer. What was broken off or refused may have been counted or not."""
+        if probe.arm is Arm.CHURN:
+            self.flying -= 1
+            self.least += probe.length if seen.ok else 0

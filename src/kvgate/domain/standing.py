@@ -77,6 +77,7 @@ def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number
         plan.by_source_grade,
         attempt.counters_detail,
         length - plan.counted_length(length, step.endpoint),
+        attempt.beside,
     )
     evidence = by_the_reply(evidence, attempt.observation, length, plan.policy)
     if step.arm is Arm.REFERENCE:
@@ -125,6 +126,10 @@ def _unproven(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, evi
     # A prefill engine that is asked alone transfers nothing; every other answer was transferred.
     if found is None and plan.transfers(step.endpoint):
         found = transfer_problem(length_of(group, step), evidence, plan.policy)
+    if found is None and plan.pressed(step) and attempt.company < len(plan.churn):
+        found = Problem(
+            Reason.PRESSURE_MISSING, f"{attempt.company} of {len(plan.churn)} requests were in flight beside it"
+        )
     if found is None:
         return None
     if found.reason is Reason.BASELINE_NOT_LOCAL and step.arm not in LOCAL_BASELINES:

@@ -9,7 +9,7 @@ import httpx
 
 from kvgate.domain.history import DropOutcome
 from kvgate.domain.observation import Observation, Outcome
-from kvgate.domain.probe import Probe
+from kvgate.domain.probe import Arm, Probe
 from kvgate.domain.prompt import Ids
 from kvgate.engines.chat import ChatPrompts
 from kvgate.engines.dialects import Dialect
@@ -137,7 +137,9 @@ class HttpEngine:
         """Send one leg of a probe: with transfer parameters (JSON), and, to prefill, for one token in one piece."""
         if not isinstance(body, EncodedPrompt):
             raise TypeError("the body was not encoded by this engine")
-        self.skip_log()
+        if probe.arm is not Arm.CHURN:
+            # What is sent beside another request must not hide what the log says of that.
+            self.skip_log()
         settings = self._settings
         stream, count = settings.stream and not prefill_only, 1 if prefill_only else probe.max_tokens
         fields: dict[str, object] = {

@@ -13,7 +13,8 @@ from kvgate.gate.line import Line
 from kvgate.ports import Watcher
 
 
-def _made(line: Line, groups: Iterable[GroupPlan], prompts: PromptSource) -> list[tuple[GroupPlan, Prompt]]:
+def made(line: Line, groups: Iterable[GroupPlan], prompts: PromptSource) -> list[tuple[GroupPlan, Prompt]]:
+    """The groups' prompts; the groups are told of in the record."""
     found = [(group, prompts.for_group(group)) for group in groups]
     for group, _ in found:
         line.note(GroupStarted(line.now(), group, None))
@@ -22,13 +23,13 @@ def _made(line: Line, groups: Iterable[GroupPlan], prompts: PromptSource) -> lis
 
 async def send_canaries(line: Line, canaries: tuple[GroupPlan, ...], prompts: PromptSource, watcher: Watcher) -> None:
     """Send every canary at the same time, as often as there are waves. Raises Stop."""
-    made = _made(line, canaries, prompts)
-    for wave in range(WAVES if made else 0):
+    ready = made(line, canaries, prompts)
+    for wave in range(WAVES if ready else 0):
         line.check_budget()
-        watcher.said(f"sending {len(made)} canaries at once")
+        watcher.said(f"sending {len(ready)} canaries at once")
         probes = [
             (line.engines[step.endpoint], line.probe(group.id, step, wave, group.length, prompt.sha256), prompt)
-            for group, prompt in made
+            for group, prompt in ready
             for step in group.steps
         ]
         sent = (line.send(engine, probe, engine.encode(prompt.ids)) for engine, probe, prompt in probes)
@@ -36,7 +37,7 @@ async def send_canaries(line: Line, canaries: tuple[GroupPlan, ...], prompts: Pr
         failed = next((each for each in ended if isinstance(each, BaseException)), None)
         if failed is not None:
             raise failed
-        line.computed += sum(group.length for group, _ in made)
+        line.computed += sum(group.length for group, _ in ready)
 
 
 class Sentinels:
@@ -45,7 +46,7 @@ class Sentinels:
     def __init__(self, line: Line, plan: Plan, prompts: PromptSource) -> None:
         self._line = line
         self._retries = plan.limits.lost_retries
-        self._made = _made(line, plan.sentinels, prompts)
+        self._made = made(line, plan.sentinels, prompts)
         self._asked = 0
 
     async def ask(self, times: int) -> None:

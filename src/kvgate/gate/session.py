@@ -27,6 +27,7 @@ from kvgate.domain.prompt import digest
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.sentinels import AFTER, BEFORE, asks_after
 from kvgate.gate.beside import Sentinels, send_canaries
+from kvgate.gate.churn import Churn
 from kvgate.gate.line import Line, Outside, Stop
 from kvgate.ports import Body, DropReply, Engine
 
@@ -56,6 +57,7 @@ class Session:
 
     def __init__(self, plan: Plan, run_id: str, prompts: PromptSource, outside: Outside, settings: Settings) -> None:
         self._line = Line(plan, run_id, outside)
+        self._churn = Churn(self._line, outside.clock, plan, prompts)
         self._plan = plan
         self._run_id = run_id
         self._prompts = prompts
@@ -171,7 +173,8 @@ class Session:
             await self._forget(group, send, engine)
         before = await self._read(engine, group, send, Moment.BEFORE, None, 0)
         probe = self._line.probe(group.id, step, send.attempt, body.length, sha256)
-        refused = (await self._line.send(engine, probe, body)).outcome is Outcome.REFUSED
+        async with self._churn.around(step):
+            refused = (await self._line.send(engine, probe, body)).outcome is Outcome.REFUSED
         # A refused prompt is never counted: there is nothing to wait for.
         expected = 0 if refused else self._plan.counted_length(body.length, step.endpoint)
         after = await self._read(engine, group, send, Moment.AFTER, before, expected)
@@ -185,6 +188,7 @@ class Session:
         """Read counters; after a probe, wait until they account for its prompt tokens."""
         reading = await engine.read_counters()
         deadline = self._clock.now() + self._settings.evidence_s
+        expected += self._line.record.surely_beside()
         pause = 0.02
         while before is not None and reading.counters is not None and self._clock.now() < deadline:
             moved = counted(before, reading.counters)

@@ -42,13 +42,13 @@ class Fault:
     tiers: tuple[int, ...] = ()
     arms: tuple[str, ...] = ()
     canaries: int = 0
+    pressure: int = 0
+    cancels: float = 0.0
 
 
 _DIVERGED = ("DIVERGED", "DIVERGED_INTERMITTENT", "DRIFT", "DEGENERATE")
 _FAIL, _UNKNOWN, _PASS = "FAIL", "INCONCLUSIVE", "PASS"
 _V4, _V41, _GDN, _SWA = "deepseek-v4-flash-32", "deepseek-v4.1", "gdn-hybrid", "swa-hybrid"
-_BUSY = "requests at the same time"
-_CANCELS = "clients that go away"
 # Most of what goes wrong between prefill and decode is the same at any length.
 _ONE_TIER = (531,)
 # Enough groups for what shows in all of them together.
@@ -126,8 +126,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("engine_decays", "after forty requests the engine itself is wrong: cold answers as well as hits", "F26", "engine", _FAIL, ("ANSWERS_CHANGED",), tiers=_MORE),
     Fault("decode_writes_zeros", "the KV that decode wrote is kept as zeros", "VL#53912", "save", _FAIL, ("DIVERGED", "DRIFT", "UNSTABLE"), arms=("continuation",)),
     Fault("mixed_only", "external blocks behind a local prefix are wrong", "LM#4247", "load", _FAIL, _DIVERGED, arms=("mixed",)),
-    Fault("concurrent_only", "loads are wrong while others run", "VL#45704", "load", _FAIL, _DIVERGED, needs=_BUSY),
-    Fault("after_a_cancel", "loads are wrong once a client has gone away", "SG#23392", "load", _FAIL, _DIVERGED, dials=Dials(latency_per_token_s=0.005), needs=_CANCELS),
+    Fault("concurrent_only", "loads are wrong while others run", "VL#45704", "load", _FAIL, _DIVERGED, dials=Dials(latency_per_token_s=0.002), tiers=_ONE_TIER, pressure=3),
+    Fault("after_a_cancel", "loads are wrong once a client has gone away", "SG#23392", "load", _FAIL, _DIVERGED, dials=Dials(latency_per_token_s=0.005), tiers=_ONE_TIER, pressure=2, cancels=0.5),
     # -- stored wrong -----------------------------------------------------------------------------------------
     Fault("poisoned_put", "a block is stored wrong, once and for all", "VL#51358", "put", _FAIL, _DIVERGED),
     Fault("saved_wrong", "KV is wrong when saved, so local and external hits are wrong alike", "SG#35086", "save", _FAIL, _DIVERGED),
@@ -235,6 +235,8 @@ FAULTS: tuple[Fault, ...] = (
     _right("foreign_at_times", "somebody else uses the engine now and then", "VL#18053"),
     _right("preempted_once", "one request in fifteen is preempted", "VL#25780", dials=Dials(preempted_every=15)),
     _right("batch_noise", "answers drift while others run, and nobody else runs", "VL#23138", dials=Dials(batch_noise=0.2)),
+    _right("healthy_busy", "requests beside every request, some of which go away, nothing wrong", "control", dials=Dials(latency_per_token_s=0.001), tiers=_ONE_TIER, pressure=3, cancels=0.3),
+    _right("batch_noise_busy", "answers drift while others run, and others run", "VL#23138", dials=Dials(latency_per_token_s=0.001, batch_noise=0.02), tiers=_ONE_TIER, pressure=3, cancels=0.3),
     _right("run_noise", "no two answers are alike, on any path", "VA#9373", dials=Dials(run_noise=0.01), tiers=_MORE),
     _right("shape_noise_15", "15 % of the answers flip between cold and hit at lengths that are not aligned", "B02", dials=Dials(flip_share=0.15), lengths="exact"),
     _right("shape_noise_45", "45 % of them flip", "B01", dials=Dials(flip_share=0.45), lengths="exact"),

@@ -38,7 +38,8 @@ class HttpRequest:
 class HttpAnswer:
     """An answer; ``pieces`` are sent one by one, ``pace_s`` seconds apart, in place of ``body``.
 
-    ``gone`` is called if the client goes away. ``headers`` come beside the usual ones.
+    ``gone`` is called if the client goes away, ``over`` once the answer is sent or nobody is left to hear it.
+    ``headers`` come beside the usual ones.
     """
 
     status: int
@@ -46,6 +47,7 @@ class HttpAnswer:
     body: bytes = b""
     pieces: list[bytes] | None = None
     gone: Callable[[], None] | None = None
+    over: Callable[[], None] | None = None
     pace_s: float = 0.0
     headers: tuple[tuple[str, str], ...] = ()
 
@@ -124,6 +126,9 @@ async def _send(
         if answer.gone is not None:
             answer.gone()
         raise
+    finally:
+        if answer.over is not None:
+            answer.over()
 
 
 async def call(method: str, url: str, body: bytes = b"", headers: dict[str, str] | None = None) -> HttpAnswer:

@@ -104,7 +104,6 @@ class Surface:
             return failure(400, "Parameter 'cache_salt' must be a non-empty string if provided.")
         ids = self._prompt(body, chat)
         rank = request.headers.get("x-data-parallel-rank")
-        limit = body.get("max_completion_tokens") or body.get("max_tokens", 16)
         name = request.headers.get("x-request-id", "sim")
         self._in_flight += 1
         try:
@@ -116,7 +115,7 @@ class Surface:
                 Request(
                     ids=ids,
                     salt=str(salt or ""),
-                    max_tokens=int(limit),
+                    max_tokens=int(body.get("max_completion_tokens") or body.get("max_tokens", 16)),
                     top=max(1, wanted_logprobs(body, chat)),
                     rank=int(rank) if rank is not None else None,
                     batch=self._in_flight,
@@ -129,6 +128,9 @@ class Surface:
             )
             if not body.get("stream"):
                 await asyncio.sleep(node.dials.latency_per_token_s * len(reply.ids))
+            # Whoever streams at some pace is one of the batch as long as that takes.
+            streams = bool(body.get("stream")) and node.dials.latency_per_token_s > 0.0
+            self._in_flight += streams
         finally:
             self._in_flight -= 1
         if reply.transfer is not None:
@@ -150,6 +152,7 @@ class Surface:
             "text/event-stream",
             pieces=[event.encode() for event in events],
             gone=self._cancelled,
+            over=self._left if streams else None,
             pace_s=node.dials.latency_per_token_s,
         )
 
@@ -162,6 +165,9 @@ class Surface:
         except RefusedError:
             self.node.count_failed_transfer(tokens)
             raise
+
+    def _left(self) -> None:
+        self._in_flight -= 1
 
     def _cancelled(self) -> None:
         self.node.memory.cancelled = True

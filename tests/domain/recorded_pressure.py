@@ -1,0 +1,156 @@
+"""Histories of a group whose requests are sent while others of the gate's are in flight."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kvgate.domain.counters import Counters
+from kvgate.domain.deployment import Endpoint, Role
+from kvgate.domain.history import Entry, GroupStarted, ProbeAnswered, ProbeSent
+from kvgate.domain.observation import BROKEN_OFF, Observation, Outcome
+from kvgate.domain.plan import ArmStep, GroupPlan, Purpose
+from kvgate.domain.policy import Policy
+from kvgate.domain.probe import Arm, Path, Probe, probe_id
+from kvgate.domain.recipe import pairs_of
+from tests.domain.judging import OTHER, SUBJECTS
+from tests.domain.making import ARMS, LENGTH, TOKENS, answer, counters, group_plan, lost, refused, run_plan
+from tests.domain.recorded_case import Case, Given, history, of_run
+from tests.domain.recorded_evidence import open_by
+
+WORKERS, TOKENS_BESIDE = 2, 40
+ALL_OF_THEM = WORKERS * TOKENS_BESIDE
+HIT = 80
+SPLITS = {Path.COLD: (LENGTH, 0, 0), Path.LOCAL: (LENGTH - HIT, HIT, 0), Path.EXTERNAL: (LENGTH - HIT, 0, HIT)}
+SAID = answer()
+CUT = Observation(Outcome.LOST, "broken off by kvgate", marks=(BROKEN_OFF,))
+
+
+def counted(path: Path, beside: int = ALL_OF_THEM, reused: int = 0, **more: int) -> Counters:
+    """What the engine counts of a request by its path and of those beside it."""
+    computed, local, external = SPLITS[path]
+    asked = LENGTH - local + beside
+    return counters(computed + beside, local + reused, external, "0", external_queries=asked, **more)
+
+
+def worker(number: int) -> GroupPlan:
+    step = ArmStep(Arm.CHURN, "a", Path.COLD, "a")
+    made = group_plan(f"churn{number}", nonce=f"88888888888{number}")
+    return replace(made, purpose=Purpose.CHURN, steps=(step,), pairs=(), length=TOKENS_BESIDE)
+
+
+def among(entries: list[Entry], said: Mapping[Arm, list[Observation]], workers: int) -> list[Entry]:
+    """The same history, with requests of the workers in flight beside each request; ``said`` is what some got."""
+    found: list[Entry] = [GroupStarted(0.0, worker(number)) for number in range(WORKERS)]
+    flying: list[tuple[Probe, Observation]] = []
+    for round_, entry in enumerate(entries):
+        if isinstance(entry, ProbeSent):
+            answers = said.get(entry.probe.arm, [SAID] * WORKERS)
+            for number in range(workers):
+                made = worker(number)
+                name = probe_id(made.id, Arm.CHURN, round_)
+                probe = Probe(name, made.id, Arm.CHURN, round_, "a", f"a{round_}", made.length, len(TOKENS), "")
+                flying.append((probe, answers[number]))
+                found.append(ProbeSent(0.0, probe))
+        found.append(entry)
+        if isinstance(entry, ProbeAnswered):
+            found += [ProbeAnswered(0.0, probe.id, seen) for probe, seen in flying]
+            flying = []
+    return found
+
+
+def busy(
+    name: str,
+    required: str,
+    answers: Given | None = None,
+    readings: Mapping[Arm, Counters] | None = None,
+    *,
+    said: Mapping[Arm, list[Observation]] | None = None,
+    workers: int = WORKERS,
+    groups: int = 1,
+    policy: Policy | None = None,
+) -> Case:
+    """Groups under pressure, of which the first answers and is counted as given."""
+    made = [group_plan(f"g{number}", nonce=f"00000000000{number}") for number in range(1, groups + 1)]
+    base = {step.arm: counted(step.path) for step in made[0].steps}
+    entries: list[Entry] = []
+    for group in made:
+        first = group is made[0]
+        entries += history(group, answers if first else {}, {**base, **(readings or {})} if first else base)
+    plan = replace(run_plan(*made, policy=policy), churn=tuple(map(worker, range(WORKERS))))
+    return of_run(f"pressure: {name}", required, plan, among(entries, said or {}, workers))
+
+
+def subjects(reading: Counters) -> dict[Arm, Counters]:
+    return dict.fromkeys(SUBJECTS, reading)
+
+
+def with_reference(name: str, required: str) -> Case:
+    """The reference is another deployment: nothing is sent beside its requests, and its own are not counted here."""
+    steps = (*group_plan().steps, ArmStep(Arm.REFERENCE, "r", Path.COLD, "a"))
+    made = replace(group_plan("g1"), steps=steps, pairs=pairs_of(steps))
+    readings = {step.arm: counted(step.path) for step in steps}
+    entries = among(history(made, {}, readings), {}, WORKERS)
+    alone = [
+        entry for entry in entries if not (isinstance(entry, ProbeSent) and entry.probe.id in _beside_last(entries))
+    ]
+    plan = run_plan(made)
+    endpoints = (*plan.deployment.endpoints, Endpoint("r", Role.REFERENCE, "http://127.0.0.1:2"))
+    plan = replace(plan, deployment=replace(plan.deployment, endpoints=endpoints))
+    plan = replace(plan, churn=tuple(map(worker, range(WORKERS))))
+    return of_run(f"pressure: {name}", required, plan, alone)
+
+
+def _beside_last(entries: list[Entry]) -> set[str]:
+    sent = [entry.probe for entry in entries if isinstance(entry, ProbeSent)]
+    last = max(number for number, probe in enumerate(sent) if probe.arm is Arm.REFERENCE)
+    return {probe.id for probe in sent[last - WORKERS : last]}
+
+
+HALF_REFUSED = {arm: [refused(), SAID] for arm in ARMS}
+EXTERNAL, COLD = Path.EXTERNAL, Path.COLD
+ONE_SURE = {arm: [CUT, SAID] for arm in ARMS}
+# One of two is broken off: it may have been counted whole, or not at all.
+HALF = {step.arm: counted(step.path, TOKENS_BESIDE) for step in group_plan().steps}
+NONE = {step.arm: counted(step.path, 0) for step in group_plan().steps}
+BETWEEN = {step.arm: counted(step.path, TOKENS_BESIDE + 7) for step in group_plan().steps}
+CASES: tuple[Case, ...] = (
+    busy("as planned", "PASS"),
+    busy("too few beside it", open_by("PRESSURE_MISSING"), readings=HALF, workers=1),
+    busy("nothing beside it", open_by("PRESSURE_MISSING"), readings=NONE, workers=0),
+    with_reference("a reference is not pressed", "PASS"),
+    # What the engine counts: between what was surely computed beside the request and what may have been.
+    busy("one too few counted", open_by("EVIDENCE_MISSING"), readings=subjects(counted(EXTERNAL, ALL_OF_THEM - 1))),
+    busy("one too many counted", open_by("FOREIGN_TRAFFIC"), readings=subjects(counted(EXTERNAL, ALL_OF_THEM + 1))),
+    busy("one broken off and not counted", "PASS", readings=HALF, said=ONE_SURE),
+    busy("one broken off and counted in part", "PASS", readings=BETWEEN, said=ONE_SURE),
+    busy("one broken off and counted", "PASS", said=ONE_SURE),
+    busy(
+        "one broken off, and the other is not counted",
+        open_by("EVIDENCE_MISSING"),
+        readings=HALF | subjects(counted(EXTERNAL, TOKENS_BESIDE - 1)),
+        said=ONE_SURE,
+    ),
+    # Whatever is reused is reused by the request: those beside it are new to the engine each time.
+    busy("a hit among cold ones", open_by("NOT_COLD"), readings={Arm.COLD: counted(COLD, ALL_OF_THEM - 16, reused=16)}),
+    busy(
+        "more is reused than was sent",
+        open_by("FOREIGN_TRAFFIC"),
+        readings=subjects(counted(EXTERNAL, ALL_OF_THEM - 20, reused=20)),
+    ),
+    busy("the hit did not come", open_by("EXTERNAL_MISS"), readings=subjects(counted(COLD))),
+    busy("preempted", open_by("PREEMPTED"), readings=subjects(counted(EXTERNAL, preemptions=1))),
+    # Requests beside the groups that fail make no pressure.
+    busy("one of two is refused every time", "INCONCLUSIVE PRESSURE_MISSING", readings=BETWEEN, said=HALF_REFUSED),
+    busy("two of twelve are refused", "INCONCLUSIVE PRESSURE_MISSING", said=dict(list(HALF_REFUSED.items())[:2])),
+    busy("one of twelve is refused", "PASS", said=dict(list(HALF_REFUSED.items())[:1])),
+    busy("one of twelve is lost", "PASS", said={Arm.COLD: [lost(), SAID]}),
+    # Who shares a batch may drift, and not the same again; what is wrong comes again as it was.
+    busy("wrong", "FAIL DIVERGED", dict.fromkeys(SUBJECTS, answer(OTHER))),
+    busy("a drift that comes again", "FAIL DRIFT", dict.fromkeys(SUBJECTS, answer(shift=0.02))),
+    busy("a drift that does not", "INCONCLUSIVE UNSTABLE TIER_NOT_COVERED", {Arm.EXTERNAL: answer(shift=0.02)}),
+    busy("an answer holds what was asked beside it", "FAIL LEAK", {Arm.EXTERNAL: answer(text="888888888881")}),
+    busy(
+        "an answer beside it holds what was asked here",
+        "FAIL LEAK",
+        said={Arm.LOCAL: [SAID, answer(text="000000000001")]},
+    ),
+)

@@ -1,0 +1,155 @@
+"""The whole tool while other requests are in flight: what only shows then, and what must not be mistaken for it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvgate.cli.event_loop import run_async
+from kvgate.cli.selftest import check, config_for
+from kvgate.domain.history import ProbeAnswered, ProbeSent
+from kvgate.domain.observation import BROKEN_OFF
+from kvgate.domain.plan import Plan
+from kvgate.domain.probe import Arm
+from kvgate.domain.reasons import Reason
+from kvgate.domain.ruling import RunVerdict
+from kvgate.domain.verdict import Verdict
+from kvgate.errors import ConfigError
+from kvgate.sim.deployment import Deployment, make_deployment, serving
+from kvgate.sim.dials import Dials
+from kvgate.sim.faults import BY_NAME
+from kvgate.sim.http import HttpAnswer, HttpRequest, call, listening
+from kvgate.sim.presets import PRESETS, scaled
+from kvgate.sim.topology import Topology
+from kvgate.store.run_directory import read_history
+from tests.gate.test_arms import USUAL, blamed, gated, ruled
+
+PACE = Dials(latency_per_token_s=0.002)
+
+
+def pressed(concurrency: int = 3, **more: Any) -> Any:
+    """A change of the configuration: so many others in flight."""
+
+    def change(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
+        content["gate"]["pressure"] = {"concurrency": concurrency, **more}
+
+    return change
+
+
+def entries(folder: Path) -> list[Any]:
+    return list(read_history(next((folder / "runs").iterdir())))
+
+
+@pytest.mark.parametrize(("concurrency", "verdict"), [(0, Verdict.PASS), (2, Verdict.FAIL)], ids=["quiet", "pressed"])
+def test_what_is_wrong_under_load_only_is_found_under_load_only(
+    concurrency: int, verdict: Verdict, tmp_path: Path
+) -> None:
+    change: dict[str, Any] = {"change": pressed(concurrency)} if concurrency else {}
+    _, ruling = gated(tmp_path, "concurrent_only", USUAL, dials=PACE, **change)
+    assert verdict is ruling.verdict, ruling.reasons
+    assert blamed(ruling) == ({"external path"} if verdict is Verdict.FAIL else set())
+
+
+def test_every_request_of_a_group_has_company_and_all_of_it_ends(tmp_path: Path) -> None:
+    plan, ruling = gated(tmp_path, arms=USUAL, change=pressed(3), dials=PACE)
+    assert ruling.verdict is Verdict.PASS, ruling.reasons
+    flying: set[str] = set()
+    company: list[int] = []
+    for entry in entries(tmp_path):
+        if isinstance(entry, ProbeSent) and entry.probe.arm is Arm.CHURN:
+            flying.add(entry.probe.id)
+        elif isinstance(entry, ProbeSent) and entry.probe.arm not in (Arm.WARMUP, Arm.SENTINEL):
+            company.append(len(flying))
+        elif isinstance(entry, ProbeAnswered):
+            flying.discard(entry.probe_id)
+    assert [3] * len(company) == company
+    assert len(plan.groups) * len(USUAL) == len(company)
+    assert set() == flying
+    assert any(note.startswith("under pressure: 3 requests of 531 tokens") for note in ruling.notes)
+
+
+def test_requests_that_the_gate_breaks_off_are_recorded_as_its_own_doing(tmp_path: Path) -> None:
+    _, ruling = gated(tmp_path, arms=USUAL, change=pressed(2, cancel_share=1.0), dials=PACE)
+    assert ruling.verdict is Verdict.PASS, ruling.reasons
+    churned = [
+        entry.observation
+        for entry in entries(tmp_path)
+        if isinstance(entry, ProbeAnswered) and "churn" in entry.probe_id
+    ]
+    assert sum(BROKEN_OFF in each.marks for each in churned) > len(churned) // 2
+    assert all(each.ok or BROKEN_OFF in each.marks for each in churned)
+
+
+def test_what_a_cancel_leaves_behind_is_found(tmp_path: Path) -> None:
+    assert check(BY_NAME["after_a_cancel"]).right
+    _, quiet = gated(tmp_path, "after_a_cancel", USUAL, dials=PACE)
+    assert quiet.verdict is Verdict.PASS, "the control: nobody goes away without pressure"
+
+
+def test_others_are_still_seen_among_the_gates_own(tmp_path: Path) -> None:
+    _, ruling = gated(tmp_path, arms=USUAL, change=pressed(2), dials=Dials(latency_per_token_s=0.002, foreign=True))
+    assert ruling.verdict is Verdict.INCONCLUSIVE
+    assert Reason.FOREIGN_TRAFFIC in {problem.reason for problem in ruling.reasons}
+
+
+def test_a_wrong_answer_is_found_whatever_is_beside_it(tmp_path: Path) -> None:
+    _, ruling = gated(tmp_path, "zero_block", USUAL, change=pressed(3, tokens=300), dials=PACE)
+    assert (Verdict.FAIL, {"external path"}) == (ruling.verdict, blamed(ruling)), ruling.reasons
+
+
+def test_a_server_that_turns_the_others_away_is_not_under_pressure(tmp_path: Path) -> None:
+    _, ruling = run_async(_turned_away, tmp_path)
+    assert ruling.verdict is Verdict.INCONCLUSIVE
+    assert ruling.reasons[0].reason is Reason.PRESSURE_MISSING
+    assert any("HTTP 429" in note for note in ruling.notes)
+
+
+async def _turned_away(folder: Path) -> tuple[Plan, RunVerdict]:
+    """Whoever asks with a prompt as short as those beside the groups' is one too many."""
+    async with serving(make_deployment(scaled(PRESETS["dense"], 16), dials=PACE)) as urls:
+
+        async def relay(request: HttpRequest) -> HttpAnswer:
+            if request.path.endswith("completions") and len(json.loads(request.body)["prompt"]) == 300:
+                return HttpAnswer(429, "application/json", b'{"error":{"message":"too many requests","code":429}}')
+            json_body = {"Content-Type": "application/json"}
+            return await call(request.method, urls["engine"] + request.target, request.body, json_body)
+
+        async with listening(relay) as port:
+            content: dict[str, Any] = config_for(BY_NAME["healthy"], {"engine": f"http://127.0.0.1:{port}"}, folder)
+            content["gate"] |= {"arms": USUAL, "tiers": [531], "groups_per_tier": 2}
+            content["gate"]["pressure"] = {"concurrency": 2, "tokens": 300}
+            return await ruled(folder, content)
+
+
+def test_two_readers_are_pressed_where_they_are_asked(tmp_path: Path) -> None:
+    _, ruling = gated(tmp_path, arms=USUAL, change=pressed(2), dials=PACE, topology=Topology.PAIR)
+    assert ruling.verdict is Verdict.PASS, ruling.reasons
+    sent = [entry.probe for entry in entries(tmp_path) if isinstance(entry, ProbeSent)]
+    assert {"a", "b"} == {probe.endpoint for probe in sent if probe.arm is Arm.CHURN}
+
+
+def test_what_is_in_flight_counts_against_the_budget(tmp_path: Path) -> None:
+    plan, _ = gated(tmp_path, arms=USUAL, change=pressed(3, tokens=300), dials=PACE)
+    quiet, _ = gated(tmp_path / "quiet", arms=USUAL, dials=PACE)
+    beside = 3 * 300 * len(USUAL) * len(plan.groups)
+    assert beside == plan.computed_tokens() - quiet.computed_tokens() == plan.sent_tokens() - quiet.sent_tokens()
+
+
+@pytest.mark.parametrize(("changes", "made", "said"), [
+    ({"deployment": {"salts": "ignored"}}, {}, "only where the store honours salts"),
+    ({}, {"topology": Topology.PD}, "only where kvgate asks combined endpoints directly"),
+    ({"gate": {"pressure": {"concurrency": 1, "tokens": 1_000_000}}}, {}, "is above what the deployment takes"),
+    ({"gate": {"pressure": {"concurrency": 0}}}, {}, "concurrency"),
+], ids=["no salts", "prefill and decode", "too long", "none"])  # fmt: skip
+def test_pressure_that_shows_nothing_is_refused(
+    changes: dict[str, Any], made: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    def change(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
+        content["gate"] |= {"pressure": {"concurrency": 2}, **changes.get("gate", {})}
+        content["deployment"] |= changes.get("deployment", {})
+        if changes.get("deployment"):
+            content["gate"]["arms"] = [arm for arm in USUAL if arm != "cold_repeat"]
+
+    with pytest.raises(ConfigError, match=said):
+        gated(tmp_path, arms=USUAL, change=change, **made)

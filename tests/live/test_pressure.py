@@ -1,0 +1,37 @@
+"""A real engine with a Mooncake pool while other requests are in flight."""
+
+from typing import Any
+
+import pytest
+
+from tests.live.lab import Lab, hooks, proves_external
+
+STACK = "mooncake"
+pytestmark = pytest.mark.live
+
+
+def busy(concurrency: int, **more: Any) -> dict[str, Any]:
+    return {"tiers": [256], "groups_per_tier": 2, "pressure": {"concurrency": concurrency, "tokens": 128, **more}}
+
+
+@pytest.mark.parametrize("concurrency", [4, 8])
+def test_a_healthy_pool_passes_under_pressure(lab: Lab, concurrency: int) -> None:
+    gated = lab.gate(lab.config("vllm-mooncake", gate=busy(concurrency)))
+    assert gated.code == 0, gated.ruling["reasons"]
+    proves_external(gated)
+    told = next(note for note in gated.ruling["notes"] if note.startswith("under pressure"))
+    assert f"under pressure: {concurrency} requests of 128 tokens" in told
+    assert told.endswith(" 0 failed")
+
+
+def test_a_healthy_pool_passes_while_clients_go_away(lab: Lab) -> None:
+    gated = lab.gate(lab.config("vllm-mooncake", gate=busy(4, cancel_share=0.5)))
+    assert gated.code == 0, gated.ruling["reasons"]
+    told = next(note for note in gated.ruling["notes"] if note.startswith("under pressure"))
+    assert ", 0 broken off" not in told
+
+
+def test_corrupted_objects_fail_under_pressure(lab: Lab) -> None:
+    gated = lab.gate(lab.config("vllm-mooncake", gate=busy(4), hooks=hooks("zero_one")))
+    assert gated.code == 1
+    assert any("external path" in (pair["attribution"] or "") for pair in gated.pairs("external", "local"))
