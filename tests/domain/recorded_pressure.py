@@ -129,6 +129,18 @@ CASES: tuple[Case, ...] = (
         readings=HALF | subjects(counted(EXTERNAL, TOKENS_BESIDE - 1)),
         said=ONE_SURE,
     ),
+    busy(
+        "one broken off and counted after the next readings began",
+        "PASS",
+        readings={Arm.COLD: counted(COLD, TOKENS_BESIDE), Arm.LOCAL: counted(Path.LOCAL, ALL_OF_THEM + TOKENS_BESIDE)},
+        said={Arm.COLD: [CUT, SAID]},
+    ),
+    busy(
+        "one too many counted, and nothing was broken off just before",
+        open_by("FOREIGN_TRAFFIC"),
+        readings={Arm.LOCAL_REPEAT: counted(Path.LOCAL, ALL_OF_THEM + TOKENS_BESIDE)},
+        said={Arm.COLD: [CUT, SAID]},
+    ),
     # Whatever is reused is reused by the request: those beside it are new to the engine each time.
     busy("a hit among cold ones", open_by("NOT_COLD"), readings={Arm.COLD: counted(COLD, ALL_OF_THEM - 16, reused=16)}),
     busy(

@@ -12,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kvgate.sim.answers import ON_ANSWER, Reply
 from kvgate.sim.deployment import Deployment, make_deployment
-from kvgate.sim.dials import QUIET
 from kvgate.sim.faults import BY_NAME, FAULTS
 from kvgate.sim.garbling import ON_TRANSFER
 from kvgate.sim.node import Node

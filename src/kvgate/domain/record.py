@@ -154,15 +154,16 @@ class RunRecord:
 @dataclass(slots=True)
 class _Beside:
     """What the gate sends beside a group's request: every such request begins after the counters were read, and ends
-    before they are read again."""
+    before they are read again. An engine may count one that was broken off a little later."""
 
     flying: int = 0
     least: int = 0
     most: int = 0
+    late: int = 0
 
     def begin(self) -> None:
         """The counters were read before a request."""
-        self.least = self.most = 0
+        self.least, self.most, self.late = 0, self.late, 0
 
     def sent(self, probe: Probe) -> int:
         """Take in a request; how many others are in flight."""
@@ -176,3 +177,4 @@ class _Beside:
         if probe.arm is Arm.CHURN:
             self.flying -= 1
             self.least += probe.length if seen.ok else 0
+            self.late += 0 if seen.ok else probe.length

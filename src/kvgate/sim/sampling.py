@@ -4,7 +4,7 @@ import numpy as np
 
 from kvgate.sim.answers import Rows
 from kvgate.sim.dials import Noise
-from kvgate.sim.network import Floats, Sequence, Weights, extend, logits_of
+from kvgate.sim.network import Floats, Sequence, Weights, append, logits_of
 
 
 def generate(
@@ -29,7 +29,7 @@ def generate(
             best = [token, *(each for each in best if each != token)]
         rows.append([(int(token), float(logprobs[token])) for token in best])
         ids.append(int(best[0]))
-        extend(weights, sequence, np.array(best[:1], np.int64))
+        append(weights, sequence, ids[-1])
     return ids, rows
 
 
