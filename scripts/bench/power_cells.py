@@ -126,7 +126,7 @@ def vacuous() -> list[Fault]:
 
 def _in_reach(fault: Fault) -> bool:
     # Nor what only arms or canaries bring out that the usual gate, which is measured here, does not send.
-    asked = fault.needs or fault.arms or fault.canaries or fault.pressure
+    asked = fault.needs or fault.arms or fault.canaries or fault.pressure or fault.outage
     return not asked and fault.topology is not Topology.PD
 
 

@@ -3,6 +3,7 @@
     scripts/lab/up STACK      start it, wait until it answers (bounded), keep its logs
     scripts/lab/down [STACK]  end what `up` started, by its own process IDs
     scripts/lab/up --list     the stacks
+    scripts/lab/pool down|up STACK   take its pool's master away beside the running server, or bring it back
 
 Standard library only, so that any Python runs it. Everything lives below $KVGATE_LAB
 (default ~/.cache/kvgate-lab): run/STACK/*.log, *.pid, and the pool's configuration.
@@ -308,11 +309,27 @@ def up(name: str) -> None:
 
 def down(name: str) -> None:
     for path in sorted(run_folder(name).glob("*.pid")):
-        pid_text, started = path.read_text().split()
-        pid = int(pid_text)
-        if start_time(pid) == started:
-            end_group(pid)
-        path.unlink(missing_ok=True)
+        end_process(path)
+
+
+def end_process(path: Path) -> None:
+    """End the process that a file names, if it is still that one."""
+    if not path.exists():
+        return
+    pid_text, started = path.read_text().split()
+    pid = int(pid_text)
+    if start_time(pid) == started:
+        end_group(pid)
+    path.unlink(missing_ok=True)
+
+
+def wait_for_master() -> None:
+    """Wait until the pool's master answers. Raises SystemExit if it does not."""
+    deadline = time.monotonic() + 30.0
+    while not answers(f"http://127.0.0.1:{MASTER_HTTP_PORT}/metrics"):
+        if time.monotonic() > deadline:
+            raise SystemExit("lab: the pool's master does not answer")
+        time.sleep(0.2)
 
 
 def end_group(pid: int) -> None:
@@ -339,7 +356,7 @@ def group_alive(pid: int) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("up", "down"))
+    parser.add_argument("action", choices=("up", "down", "pool-down", "pool-up"))
     parser.add_argument("stack", nargs="?", choices=tuple(STACKS))
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
@@ -351,8 +368,13 @@ def main() -> None:
             down(name)
     elif options.stack is None:
         parser.error("name a stack; --list shows them")
-    else:
+    elif options.action == "up":
         up(options.stack)
+    elif options.action == "pool-down":
+        end_process(run_folder(options.stack) / "master.pid")
+    else:
+        start_master(run_folder(options.stack))
+        wait_for_master()
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def selftest(*arguments: str) -> tuple[int, list[dict[str, object]]]:
 
 
 def test_the_command_tells_every_fault_and_ends_with_0_or_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, results = selftest("healthy", "one_bit", "concurrent_only", "--jobs", "1")
+    code, results = selftest("healthy", "one_bit", "proxy_swallows_refusal", "--jobs", "1")
     assert (0, ["healthy", "one_bit"]) == (code, [result["fault"] for result in results])
     assert [("PASS", "PASS", True), ("FAIL", "FAIL", True)] == [
         (result["required"], result["verdict"], result["right"]) for result in results
@@ -70,7 +70,7 @@ def test_the_command_tells_every_fault_and_ends_with_0_or_1(monkeypatch: pytest.
 
 
 def test_faults_that_need_traffic_alone_are_inconclusive() -> None:
-    assert (3, []) == selftest("concurrent_only")
+    assert (3, []) == selftest("proxy_swallows_refusal")
 
 
 def test_an_unknown_fault_is_a_usage_error() -> None:

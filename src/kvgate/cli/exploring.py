@@ -282,6 +282,7 @@ def plan_for(connection: Connection, explored: Explored, policy: PolicyName | No
         restarts=config.hooks.restart is not None,
         canaries=gate.canaries,
         sentinel=gate.sentinel,
+        outage=config.hooks.pool_down is not None,
         two_leg=explored.two_leg,
         **_pressure(gate.pressure),
     )

@@ -88,7 +88,10 @@ async def carry_out(
         try:
             interrupted = await _until_done_or_interrupted(session)
         finally:
-            directory.close()
+            try:
+                await session.undo()
+            finally:
+                directory.close()
     return directory.path, interrupted
 
 
@@ -107,6 +110,8 @@ def _session(
         hook_s=config.hooks.timeout_s,
         evidence_s=config.limits.evidence_s,
         restart=tuple(config.hooks.restart or ()),
+        pool_down=tuple(config.hooks.pool_down or ()),
+        pool_up=tuple(config.hooks.pool_up or ()),
     )
     hidden = (config.deployment.auth.bearer_env,) if config.deployment.auth is not None else ()
     outside = Outside(connection.engines(), ProcessHooks(hidden), directory, RealClock(), watcher)

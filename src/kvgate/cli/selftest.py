@@ -165,9 +165,19 @@ def config_for(fault: Fault, urls: dict[str, str], folder: Path) -> dict[str, ob
         },
         "policy": {"lossy_bound_nat": fault.declared},
         "requests": {"max_tokens": 16},
+        **({"hooks": _hooks(urls["pool"])} if fault.outage else {}),
         "limits": {"settle_s": 0.02, "put_deadline_s": 2.0, "evidence_s": 0.2},
         "output": {"directory": str(folder / "runs")},
     }
+
+
+def _hooks(pool: str) -> dict[str, list[str]]:
+    """Commands that take the embedded pool away and bring it back."""
+    post = "import sys, urllib.request as r; r.urlopen(r.Request(sys.argv[1], method='POST'), timeout=10)"
+    return {f"pool_{way}": [sys.executable, "-c", post, pool + path] for way, path in _WAYS.items()}
+
+
+_WAYS = {"down": "/leave", "up": "/come_back"}
 
 
 def _print(results: list[SelfTest], wrong: list[SelfTest], left_out: Iterable[Fault], seconds: float) -> None:

@@ -1,67 +1,17 @@
 """The configuration file's schema. Unknown keys are refused; every field says what it expects."""
 
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from kvgate.config.values import Argv, EnvName, Name, Real, Section, Tokens, Url, Whole, no_null
 from kvgate.domain.deployment import Role
 from kvgate.domain.plan import Forcing
 from kvgate.domain.policy import Grade, PolicyName, Source
 from kvgate.domain.probe import TO_CHOOSE_FROM, Arm
 
 
-def _no_truth_value(value: object) -> object:
-    """YAML's yes and no are no numbers, though Python would take them for 1 and 0."""
-    if isinstance(value, bool):
-        raise ValueError("a truth value is no number")
-    return value
-
-
-Whole = Annotated[int, BeforeValidator(_no_truth_value)]
-Real = Annotated[float, BeforeValidator(_no_truth_value)]
-Tokens = Annotated[Whole, Field(ge=1, le=16_777_216)]
-Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-
-
-def _usable_url(url: str) -> str:
-    """A base URL with a host and a real port, and without a password, which would end up in records."""
-    parts = urlsplit(url)
-    if "@" in parts.netloc:
-        raise ValueError("a URL must not hold a user or password; name a key's variable in deployment.auth.bearer_env")
-    try:
-        port = parts.port
-    except ValueError:
-        raise ValueError("the port is no number between 1 and 65535") from None
-    if not parts.hostname or port == 0:
-        raise ValueError("the URL names no host, or port 0")
-    try:
-        parts.hostname.encode("ascii")
-        parts.hostname.encode("idna")
-    except UnicodeError:
-        raise ValueError("the host is no plain host name or address") from None
-    if "xn--" in parts.hostname.lower():
-        raise ValueError("give the host as a plain name or address, not in punycode")
-    return url
-
-
-def _no_null(text: str) -> str:
-    """Paths and arguments end at a null byte; nobody means one."""
-    if "\0" in text:
-        raise ValueError("a null byte cannot stand in a path or argument")
-    return text
-
-
-Argv = Annotated[list[Annotated[str, AfterValidator(_no_null)]], Field(min_length=1)]
-Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$"), AfterValidator(_usable_url)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class EndpointConfig(_Section):
+class EndpointConfig(Section):
     """One base URL of the deployment."""
 
     name: Name = Field(description="short name used in plans and reports, for instance 'a'")
@@ -71,7 +21,7 @@ class EndpointConfig(_Section):
         description="data-parallel rank that every request kvgate itself sends here is pinned to by the header "
         "X-data-parallel-rank: each leg by its own endpoint's",
     )
-    log: Annotated[str, Field(min_length=1), AfterValidator(_no_null)] | None = Field(
+    log: Annotated[str, Field(min_length=1), AfterValidator(no_null)] | None = Field(
         None, description="file on this machine that the engine's log is written to, read beside every request"
     )
     url: Url = Field(description="base URL without a path like /v1, for instance http://127.0.0.1:8000")
@@ -85,13 +35,13 @@ class EndpointConfig(_Section):
         return self
 
 
-class AuthConfig(_Section):
+class AuthConfig(Section):
     """Where secrets come from. Values never stand in a file."""
 
     bearer_env: EnvName = Field(description="name of the environment variable that holds the API key")
 
 
-class GeometryConfig(_Section):
+class GeometryConfig(Section):
     """Overrides of what the server says of itself; all sizes in tokens."""
 
     block_size: Tokens | None = Field(None, description="KV block size in tokens")
@@ -121,7 +71,7 @@ class GeometryConfig(_Section):
     )
 
 
-class DeploymentConfig(_Section):
+class DeploymentConfig(Section):
     """The serving system under test."""
 
     name: Name = Field(description="name of the deployment in reports")
@@ -163,7 +113,7 @@ class DeploymentConfig(_Section):
         return self
 
 
-class FamilyConfig(_Section):
+class FamilyConfig(Section):
     """One prompt family in one language."""
 
     family: Literal["codebook", "prose", "chat", "agent", "code", "shared_prefix", "random"] = Field(
@@ -174,7 +124,7 @@ class FamilyConfig(_Section):
     language: Literal["en", "zh"] = Field("en", description="en or zh")
 
 
-class PressureConfig(_Section):
+class PressureConfig(Section):
     """What is in flight beside every request of a group."""
 
     concurrency: Annotated[Whole, Field(ge=1, le=256)] = Field(description="requests in flight beside it, 1 to 256")
@@ -186,7 +136,7 @@ class PressureConfig(_Section):
     )
 
 
-class GateConfig(_Section):
+class GateConfig(Section):
     """What is sent."""
 
     tiers: Annotated[list[Annotated[Whole, Field(ge=16, le=16_777_216)]], Field(min_length=1)] = Field(
@@ -257,7 +207,7 @@ class GateConfig(_Section):
         return arms
 
 
-class PolicyConfig(_Section):
+class PolicyConfig(Section):
     """How answers are judged; differences in nats."""
 
     name: PolicyName = Field(PolicyName.CALIBRATED, description="calibrated or strict")
@@ -307,7 +257,7 @@ class PolicyConfig(_Section):
         return self
 
 
-class RequestsConfig(_Section):
+class RequestsConfig(Section):
     """How requests are sent; times in seconds."""
 
     endpoint: Literal["completions", "chat"] = Field(
@@ -329,7 +279,7 @@ class RequestsConfig(_Section):
     )
 
 
-class LimitsConfig(_Section):
+class LimitsConfig(Section):
     """What bounds one arm."""
 
     settle_s: Annotated[Real, Field(ge=0, le=600)] = Field(
@@ -347,7 +297,7 @@ class LimitsConfig(_Section):
     )
 
 
-class BudgetConfig(_Section):
+class BudgetConfig(Section):
     """What bounds the whole run."""
 
     computed_tokens: Annotated[Whole, Field(ge=1)] = Field(
@@ -357,7 +307,7 @@ class BudgetConfig(_Section):
     replacements: Annotated[Whole, Field(ge=0, le=1000)] = Field(3, description="groups that may replace void ones")
 
 
-class HooksConfig(_Section):
+class HooksConfig(Section):
     """Commands run beside the arms: argv lists, no shell; told run, group, arm and attempt by environment."""
 
     before_arm: dict[Arm, Argv] = Field(
@@ -367,6 +317,12 @@ class HooksConfig(_Section):
         default_factory=dict, description="arm name to argv list, run after each attempt at that arm"
     )
     restart: Argv | None = Field(None, description="argv list that restarts the engine under test (forcing restart)")
+    pool_down: Argv | None = Field(
+        None, description="argv list that takes the pool away and returns when it is gone; for one group, at the end"
+    )
+    pool_up: Argv | None = Field(
+        None, description="argv list that brings it back and returns when it serves; also run when the run ends before"
+    )
     timeout_s: Annotated[Real, Field(gt=0, le=3600)] = Field(120.0, description="seconds a hook may take")
 
     @field_validator("before_arm", "after_arm")
@@ -377,16 +333,23 @@ class HooksConfig(_Section):
             raise ValueError(f"no hook runs beside {alone[0]} requests; name an arm of gate.arms")
         return hooks
 
+    @model_validator(mode="after")
+    def _down_and_up(self) -> "HooksConfig":
+        if (self.pool_down is None) != (self.pool_up is None):
+            given, lacking = ("pool_down", "pool_up") if self.pool_up is None else ("pool_up", "pool_down")
+            raise ValueError(f"{given} stands without {lacking}; give both, so that what is taken away comes back")
+        return self
 
-class OutputConfig(_Section):
+
+class OutputConfig(Section):
     """Where runs are kept."""
 
-    directory: Annotated[str, Field(min_length=1), AfterValidator(_no_null)] = Field(
+    directory: Annotated[str, Field(min_length=1), AfterValidator(no_null)] = Field(
         "kvgate-runs", description="folder that run directories are made in"
     )
 
 
-class Config(_Section):
+class Config(Section):
     """A kvgate configuration: the deployment under test and how to gate it."""
 
     version: Literal[1] = Field(description="version of this format: 1")

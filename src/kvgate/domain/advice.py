@@ -54,6 +54,13 @@ _FALL_BACK = {
     PairKind.CONTINUATION_VS_LOCAL: (
         "Fall back: keep decode engines from putting into the pool (consumer_is_to_put: false).",
     ),
+    PairKind.OUTAGE_VS_COLD: (
+        "Fall back: take the external pool out of the launch configuration, or set the engine to fail requests whose "
+        "load fails (kv_load_failure_policy: fail); an outage must not change answers.",
+    ),
+    PairKind.RECOVERED_VS_COLD: (
+        "Restart the engines whenever the pool was away until this is mended; empty the pool before it is used again.",
+    ),
     PairKind.COLD_VS_COLD_REPEAT: ("The engine does not repeat itself: look for faults below the cache first.",),
 }
 

@@ -92,4 +92,6 @@ _SPEAKS_AGAINST = {
     PairKind.COLD_VS_REFERENCE: "cold path: {} differs from the reference where neither reused anything",
     PairKind.CONTINUATION_VS_COLD: "local path: KV that decode wrote at {} differs from a cold run",
     PairKind.CONTINUATION_VS_LOCAL: "external path: KV that decode wrote and {} loaded differs from what it holds",
+    PairKind.OUTAGE_VS_COLD: "outage: what {} answers while the pool is away differs from a cold run",
+    PairKind.RECOVERED_VS_COLD: "external path: what {} loads once the pool is back differs from a cold run",
 }

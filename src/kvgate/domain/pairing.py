@@ -122,7 +122,7 @@ def build_view(
         why_not = "controls of this kind in other groups are not exact, so this one may be luck"
     proven = subject is not None and subject.proven
     envelope = envelope_for(group.record.plan.id, pair.kind, proven, controls, plan.policy)
-    if pair.kind is not PairKind.LOCAL_VS_COLD and plan.policy.lossy_bound_nat is not None:
+    if pair.kind.loads and plan.policy.lossy_bound_nat is not None:
         envelope = replace(envelope, nat=max(envelope.nat, plan.policy.lossy_bound_nat))
     view = PairView(
         plan=pair,
@@ -261,6 +261,10 @@ def _why_another_shape(
         if pair.kind is not PairKind.GATEWAY_VS_TWO_LEG and places[0] != places[1]:
             return "baseline and subject were served by different endpoints"
         return None
+    if pair.kind is PairKind.OUTAGE_VS_COLD:
+        # Two cold runs have one shape, but for what is computed again after a load that was begun.
+        begun = subject.evidence.first(Reason.LOAD_FAILED)
+        return f"a load was begun: {begun.detail}" if begun is not None else None
     step = group.record.plan.step(pair.subject)
     expected = sum(group.record.plan.expected(step)) if step is not None else 0
     if subject.shape != expected:

@@ -50,6 +50,7 @@ class Purpose(str, Enum):
     CANARY = "canary"
     SENTINEL = "sentinel"
     CHURN = "churn"
+    OUTAGE = "outage"
 
 
 class PairKind(str, Enum):
@@ -68,6 +69,13 @@ class PairKind(str, Enum):
     COLD_VS_REFERENCE = "cold_vs_reference"
     CONTINUATION_VS_COLD = "continuation_vs_cold"
     CONTINUATION_VS_LOCAL = "continuation_vs_local"
+    OUTAGE_VS_COLD = "outage_vs_cold"
+    RECOVERED_VS_COLD = "recovered_vs_cold"
+
+    @property
+    def loads(self) -> bool:
+        """Whether the subject may hold what went through a store, and lost precision there."""
+        return self not in (PairKind.LOCAL_VS_COLD, PairKind.OUTAGE_VS_COLD)
 
     @property
     def of_hits(self) -> bool:

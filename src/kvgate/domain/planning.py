@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from kvgate.domain.deployment import Capabilities, Deployment, Role
 from kvgate.domain.geometry import SUFFIX_TOKENS, TAIL_TOKENS, Geometry, branch_tail
+from kvgate.domain.outage import check_outage, outage_pairs, outage_steps
 from kvgate.domain.parts import PlanError, PlanRequest, can_drop, flood_tokens, obstacles, parts_of, route_of
 from kvgate.domain.plan import (
     ArmStep,
@@ -94,6 +95,7 @@ def make_plan(
     """The plan. Raises PlanError where the request contradicts itself or the deployment."""
     policy, limits, budget = rules
     parts, forcing = parts_of(request, deployment, capabilities)
+    check_outage(request, deployment, forcing)
     steps = arm_steps(forcing, parts, request.arms, request.salts_honoured, can_drop(capabilities, parts.reader))
     builder = _GroupBuilder(request, geometry, prompts, steps)
     groups, not_applicable, notes = _all_groups(request, geometry, builder, parts, forcing)
@@ -262,6 +264,10 @@ class _GroupBuilder:
         made = self._make(name, near.tier, length, Purpose.CONTINUATION, steps, pairs_of(steps))
         return [replace(made, sizes=(PartSize(Part.CONTINUED, on, hit, hit),))]
 
+    def outage(self, near: GroupPlan, endpoint: str) -> GroupPlan:
+        name = f"o{near.tier}"
+        return self._make(name, near.tier, near.length, Purpose.OUTAGE, outage_steps(endpoint), outage_pairs())
+
     def canaries(self, endpoint: str) -> tuple[GroupPlan, ...]:
         """Prompts of the shortest tier's length, each with a nonce of its own, to be sent at the same time."""
         tier = min(self._request.tiers)
@@ -359,6 +365,8 @@ def _all_groups(
     cold = [each.tier for each in not_applicable if geometry.local_hit(each.tier) == 0]
     if request.short_control and cold:
         groups += builder.short_control(max(cold), parts.writer)
+    if request.outage and groups:
+        groups.append(builder.outage(groups[0], parts.writer))
     return groups, not_applicable, notes
 
 

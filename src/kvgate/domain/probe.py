@@ -44,6 +44,10 @@ class Arm(str, Enum):
     CANARY = "canary"
     SENTINEL = "sentinel"
     CHURN = "churn"
+    OUTAGE = "outage"
+    OUTAGE_REPEAT = "outage_repeat"
+    RESTORE = "restore"
+    RECOVERED = "recovered"
 
     @property
     def path(self) -> Path:
@@ -79,6 +83,10 @@ _PATHS = {
     Arm.CANARY: Path.COLD,
     Arm.SENTINEL: Path.COLD,
     Arm.CHURN: Path.COLD,
+    Arm.OUTAGE: Path.COLD,
+    Arm.OUTAGE_REPEAT: Path.COLD,
+    Arm.RESTORE: Path.COLD,
+    Arm.RECOVERED: Path.EXTERNAL,
 }
 
 # Paths on which a store is read.
@@ -96,6 +104,8 @@ LOCAL_BASELINES = (
     Arm.CONTINUATION_LOCAL,
     Arm.CONTINUATION_LOCAL_REPEAT,
 )
+# Arms that are sent while the pool is away.
+WHILE_AWAY = (Arm.OUTAGE, Arm.OUTAGE_REPEAT)
 # Arms a configuration may name; the others come with them or with the route.
 TO_CHOOSE_FROM = (
     Arm.COLD,

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from kvgate.domain.divergence import compare
 from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import ArmStep, Forcing, PairKind, Plan, Purpose
-from kvgate.domain.probe import LOCAL_BASELINES, Arm, Part, Path
+from kvgate.domain.probe import LOCAL_BASELINES, WHILE_AWAY, Arm, Part, Path
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import Attempt, GroupRecord
 from kvgate.domain.standing import Standing, repeats_of, standing_of, weigh
 
 # A missing external hit may yet come: the put was not finished, or blocks were still held by the last request.
-WORTH_WAITING = (Reason.EXTERNAL_MISS, Reason.LOCAL_NOT_DROPPED)
+WORTH_WAITING = (Reason.EXTERNAL_MISS, Reason.LOCAL_NOT_DROPPED, Reason.NOT_RECOVERED)
 # Reasons for which going on with further groups shows nothing new.
 HOPELESS = (
     Reason.PATH_NOT_EXERCISED,
@@ -64,7 +64,8 @@ def _again(plan: Plan, record: GroupRecord, step: ArmStep, attempts: list[Attemp
     if not last.ok:
         bad = sum(1 for each in attempts if not each.ok)
         retry = Send(step, count, step.drop_local or _drops(plan, step), 0.0, "")
-        return retry if bad <= limits.lost_retries else True
+        # A pool that was taken away is brought back by a later arm.
+        return retry if bad <= limits.lost_retries else step.arm not in WHILE_AWAY
     if standing.unproven is None:
         return False
     if step.arm is Arm.COLD and record.plan.purpose is not Purpose.SHORT_CONTROL:
@@ -80,7 +81,7 @@ def _again(plan: Plan, record: GroupRecord, step: ArmStep, attempts: list[Attemp
     # A reader that missed has computed the prompt and put it there itself: hitting that would prove no sharing.
     same_engine = not plan.forcing.two_readers
     if (
-        step.arm is Arm.EXTERNAL
+        step.arm in (Arm.EXTERNAL, Arm.RECOVERED)
         and _worth_waiting(plan, standing.unproven.reason)
         and same_engine
         and _drops(plan, step)
@@ -174,6 +175,9 @@ def is_void(plan: Plan, record: GroupRecord) -> bool:
 
     A subject that is lost or refused is no such case: that may well be the fault.
     """
+    if record.plan.purpose is Purpose.OUTAGE:
+        # Nobody takes the pool away a second time unasked.
+        return False
     standings = {
         step.arm: (step, standing)
         for step in record.plan.steps
@@ -231,7 +235,7 @@ class GroupOutcome:
 
 def outcome_of(plan: Plan, record: GroupRecord) -> GroupOutcome | None:
     """The outcome of a finished group; None for groups that say nothing about the external path."""
-    if record.plan.purpose in (Purpose.SHORT_CONTROL, Purpose.CONTINUATION):
+    if record.plan.purpose in (Purpose.SHORT_CONTROL, Purpose.CONTINUATION, Purpose.OUTAGE):
         return None
     subject = standing_of(plan, record, Arm.EXTERNAL) or standing_of(plan, record, Arm.COLD)
     if subject is None:

@@ -43,6 +43,8 @@ class Reason(str, Enum):
     RECOMPUTED = "RECOMPUTED"
     RANK_CHANGED = "RANK_CHANGED"
     PRESSURE_MISSING = "PRESSURE_MISSING"
+    OUTAGE_MISSING = "OUTAGE_MISSING"
+    NOT_RECOVERED = "NOT_RECOVERED"
     # INCONCLUSIVE: the answers
     OBSERVATION_MISSING = "OBSERVATION_MISSING"
     PROBE_REFUSED = "PROBE_REFUSED"
@@ -68,6 +70,7 @@ class Reason(str, Enum):
     ALIGNMENT_UNPROVEN = "ALIGNMENT_UNPROVEN"
     TRANSFER_UNPROVEN = "TRANSFER_UNPROVEN"
     RETRIED = "RETRIED"
+    CLEAN_ERROR = "CLEAN_ERROR"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +224,15 @@ REASONS: dict[Reason, ReasonText] = {
         "Requests that were to be in flight beside the groups' were not, so nothing is shown under pressure.",
         "Read the detail; lower gate.pressure.concurrency, or raise what the server takes at once.",
     ),
+    Reason.OUTAGE_MISSING: ReasonText(
+        "Tokens still came out of a cache after hooks.pool_down, so nothing is shown about an outage.",
+        "Make hooks.pool_down return only when the pool is away, and check that it is the pool this engine reads.",
+    ),
+    Reason.NOT_RECOVERED: ReasonText(
+        "After hooks.pool_up no hit came from the pool any more.",
+        "Make hooks.pool_up return only when the pool serves again; if it does, the engine has to be restarted after "
+        "an outage: raise it with its developers.",
+    ),
     Reason.OBSERVATION_MISSING: ReasonText(
         "No complete answer came back, even when asked again.",
         "Read the detail (time-out, cut connection, 429, 503) and raise the limits or fix the server.",
@@ -306,6 +318,10 @@ REASONS: dict[Reason, ReasonText] = {
         "Aligned lengths were chosen, but no group showed cold equal to local at exactly 0.0.",
         "State that was wrong when saved is then covered only by tolerance. Check chunk and granule (kvgate doctor); if "
         "the engine is known to differ there, set policy.accept_unproven_alignment.",
+    ),
+    Reason.CLEAN_ERROR: ReasonText(
+        "While the pool was away the engine refused the request with an error, which is no wrong answer.",
+        "Decide whether users may see that error; an engine that computes the prompt instead would spare them.",
     ),
     Reason.RETRIED: ReasonText(
         "The arm needed more than one attempt before its path was proved.",

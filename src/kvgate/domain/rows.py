@@ -65,7 +65,7 @@ class PairView:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a row says: a verdict with its reason, or an annotation (verdict None) after which rows go on."""
+    """What a row says: a verdict with its reason, which only annotates a PASS, or, after which rows go on, None."""
 
     verdict: Verdict | None
     problem: Problem
@@ -118,6 +118,9 @@ def refused(view: PairView) -> Decision | None:
     if subject is None or subject.observation is None or not subject.refusals:
         return None
     detail = f"{view.plan.subject.value}: {subject.refused_with}"
+    if view.plan.kind is PairKind.OUTAGE_VS_COLD and not subject.empty:
+        # Without its pool an engine may refuse; what it answers when asked again is compared like any answer.
+        return None if subject.observation.ok else Decision(Verdict.PASS, Problem(Reason.CLEAN_ERROR, detail))
     if subject.refusals >= 2:
         return _fail(Reason.EMPTY if subject.empty else Reason.SUBJECT_REFUSED, detail)
     return _inconclusive(Problem(Reason.EMPTY if subject.empty else Reason.PROBE_REFUSED, detail))
@@ -209,7 +212,7 @@ def exact_ids(view: PairView) -> Decision | None:
     if result is None or not view.exact or result.ids_equal:
         return None
     bound = view.policy.lossy_bound_nat
-    if bound is not None and view.plan.kind is not PairKind.LOCAL_VS_COLD and result.within(bound):
+    if bound is not None and view.plan.kind.loads and result.within(bound):
         return Decision(None, Problem(Reason.DECLARED_LOSS, f"{_told(result)}; declared bound {bound:g} nat"))
     same = [each for each in view.repeat_comparisons if _same_divergence(each.divergence, result.divergence)]
     if view.noisy and not view.same_again:
@@ -236,7 +239,7 @@ def exact_drift(view: PairView) -> Decision | None:
     bound = view.policy.lossy_bound_nat
     again = sum(1 for each in view.repeat_comparisons if each.max_drift)
     detail = f"token IDs equal, {_told(result)}; again in {again} of {len(view.repeats)} repeats"
-    if bound is not None and drift <= bound and view.plan.kind is not PairKind.LOCAL_VS_COLD:
+    if bound is not None and drift <= bound and view.plan.kind.loads:
         return Decision(None, Problem(Reason.DECLARED_LOSS, f"{detail}; declared bound {bound:g} nat"))
     if view.noisy and not view.same_again:
         return _unstable_because_noisy(view, result)
@@ -384,10 +387,11 @@ def decide(view: PairView) -> Ruling:
         decision = row(view)
         if decision is None:
             continue
-        if decision.verdict is None:
+        if decision.verdict in (None, Verdict.PASS):
             annotations.append(decision.problem)
-            continue
-        return Ruling(number, decision.verdict, decision.problem, tuple(annotations))
+        if decision.verdict is not None:
+            problem = decision.problem if decision.verdict is not Verdict.PASS else None
+            return Ruling(number, decision.verdict, problem, tuple(annotations))
     return Ruling(PASS_ROW, Verdict.PASS, None, tuple(annotations))
 
 

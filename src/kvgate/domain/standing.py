@@ -18,7 +18,7 @@ from kvgate.domain.history import DropOutcome
 from kvgate.domain.observation import EMPTY_BODY, Observation, Outcome
 from kvgate.domain.plan import ArmStep, GroupPlan, Plan, length_of
 from kvgate.domain.policy import Source
-from kvgate.domain.probe import FROM_OUTSIDE, LOCAL_BASELINES, Arm, Part, Path
+from kvgate.domain.probe import FROM_OUTSIDE, LOCAL_BASELINES, WHILE_AWAY, Arm, Part, Path
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import Attempt, GroupRecord
 
@@ -92,7 +92,9 @@ def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number
         )
     if unproven is not None and unproven.reason is Reason.EXTERNAL_MISS:
         unproven = evidence.first(Reason.LOAD_FAILED) or unproven
-    weak = [problem for problem in evidence.problems if problem.reason in WEAKENING]
+    # That loads fail while the pool is away is what is asked for.
+    expected = (Reason.LOAD_FAILED,) if step.arm in WHILE_AWAY else ()
+    weak = [each for each in evidence.problems if each.reason in WEAKENING and each.reason not in expected]
     observation, void = attempt.observation, _void(plan, step, attempt, evidence)
     if observation is not None and observation.prompt_echoed is False:
         # Counters that do not add up are no wonder then, and nobody else's doing.
@@ -132,6 +134,10 @@ def _unproven(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, evi
         )
     if found is None:
         return None
+    if found.reason is Reason.NOT_COLD and step.arm in WHILE_AWAY:
+        return Problem(Reason.OUTAGE_MISSING, found.detail)
+    if found.reason in (Reason.EXTERNAL_MISS, Reason.PATH_NOT_EXERCISED) and step.arm is Arm.RECOVERED:
+        return Problem(Reason.NOT_RECOVERED, found.detail)
     if found.reason is Reason.BASELINE_NOT_LOCAL and step.arm not in LOCAL_BASELINES:
         return Problem(Reason.PATH_NOT_EXERCISED, found.detail)
     if found.reason is Reason.NOT_COLD and _under_fresh_salt(group, step):

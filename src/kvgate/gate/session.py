@@ -42,7 +42,8 @@ GROSS_GROUPS = 2
 class Settings:
     """The user's hooks by arm, how long one may take, and how long counters may lag (seconds).
 
-    ``restart`` is the command that restarts the engine under test; empty if there is none.
+    ``restart`` is the command that restarts the engine under test, ``pool_down`` and ``pool_up`` take the pool away and
+    bring it back; empty if there is none.
     """
 
     before_arm: Mapping[Arm, tuple[str, ...]]
@@ -50,6 +51,8 @@ class Settings:
     hook_s: float
     evidence_s: float
     restart: tuple[str, ...] = ()
+    pool_down: tuple[str, ...] = ()
+    pool_up: tuple[str, ...] = ()
 
 
 class Session:
@@ -70,6 +73,8 @@ class Session:
         self._prompt_path = ""
         self._flooded = 0
         self._outcomes: list[GroupOutcome] = []
+        # The group for which the pool was taken away and is not yet back, and the step that brings it back.
+        self._away: tuple[GroupPlan, Send] | None = None
 
     async def run(self) -> None:
         """Carry out the plan to its end, or to the point where going on shows nothing new."""
@@ -157,6 +162,29 @@ class Session:
                 self._prompt_path = self._sink.keep_prompt(group.id, bodies[key].encoded)
             await self._attempt(group, send, engine, (bodies[key], digests[send.step.part]))
         self._prompt_path = ""
+        await self.undo()
+
+    async def undo(self) -> None:
+        """Bring the pool back if it is still away, however the run or the group ended."""
+        if self._away is None:
+            return
+        group, send = self._away
+        if await self._run_hook("pool_up", self._settings.pool_up, group, send) == 0:
+            self._away = None
+        else:
+            self._watcher.said("hooks.pool_up failed: THE POOL MAY STILL BE AWAY; bring it back by hand")
+
+    async def _switch(self, group: GroupPlan, send: Send) -> bool:
+        """Take the pool away before the first request without it, bring it back before the next with it; whether so."""
+        restore = group.step(Arm.RESTORE)
+        if send.attempt or restore is None or send.step.arm not in (Arm.OUTAGE, Arm.RESTORE):
+            return True
+        if send.step.arm is Arm.RESTORE:
+            await self.undo()
+            return self._away is None
+        # Also where the hook fails: half of it may have been done.
+        self._away = (group, Send(restore, 0, False, 0.0, ""))
+        return await self._run_hook("pool_down", self._settings.pool_down, group, send) == 0
 
     def _answered(self, group: GroupPlan) -> tuple[int, ...] | None:
         """The token IDs that answered the group's cold prompt."""
@@ -167,6 +195,8 @@ class Session:
         step, (body, sha256) = send.step, prompt
         if send.wait_s:
             await self._line.wait(send.wait_s, send.why_wait)
+        if not await self._switch(group, send):
+            return
         if not await self._hook("before_arm", self._settings.before_arm, group, send):
             return
         if send.drop_local:

@@ -16,7 +16,7 @@ from kvgate.sim.node import DECODE_CACHES, Node, RefusedError, Role
 from kvgate.sim.packing import pack_sequence, unpack_sequence
 from kvgate.sim.presets import Preset
 from kvgate.sim.proxy import Proxy
-from kvgate.sim.store import Pool, Store
+from kvgate.sim.store import Outage, Pool, Store
 from kvgate.sim.surface import Surface, as_json, failure
 from kvgate.sim.topology import Part, ProxyKind, Topology
 from kvgate.sim.transfer import GoneError
@@ -37,6 +37,9 @@ class Deployment:
 # How many prefill engines there are, where it is not one; they share the pool and are called prefill, prefill2...
 PREFILLERS = {"proxy_pins_one": 2, "proxy_in_turn": 2}
 
+# How an outage of the pool is taken.
+OUTAGES = {"outage_ignored": "ignored", "outage_unnoticed": "unnoticed", "outage_for_good": "for_good"}
+
 
 def make_deployment(
     preset: Preset,
@@ -49,7 +52,8 @@ def make_deployment(
     proxy: ProxyKind = ProxyKind.ASCEND,
 ) -> Deployment:
     """A deployment with the fault planted wherever it acts. ``proxy`` is what stands before prefill and decode."""
-    pool = Pool(clock, lag_s=dials.put_lag_s)
+    outage = Outage(**{OUTAGES[fault]: True}) if fault in OUTAGES else Outage()
+    pool = Pool(clock, lag_s=dials.put_lag_s, outage=outage)
     memory = Memory() if memory is None else Memory(memory.weights, memory.words)
 
     def node(name: str, store: Store | None, prefix_caching: bool = True, decodes: bool = False) -> Node:

@@ -44,6 +44,7 @@ class Fault:
     canaries: int = 0
     pressure: int = 0
     cancels: float = 0.0
+    outage: bool = False
 
 
 _DIVERGED = ("DIVERGED", "DIVERGED_INTERMITTENT", "DRIFT", "DEGENERATE")
@@ -128,6 +129,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault("mixed_only", "external blocks behind a local prefix are wrong", "LM#4247", "load", _FAIL, _DIVERGED, arms=("mixed",)),
     Fault("concurrent_only", "loads are wrong while others run", "VL#45704", "load", _FAIL, _DIVERGED, dials=Dials(latency_per_token_s=0.002), tiers=_ONE_TIER, pressure=3),
     Fault("after_a_cancel", "loads are wrong once a client has gone away", "SG#23392", "load", _FAIL, _DIVERGED, dials=Dials(latency_per_token_s=0.005), tiers=_ONE_TIER, pressure=2, cancels=0.5),
+    Fault("outage_unnoticed", "the pool is away, and blocks that nothing was loaded into are taken for its hits", "VA#12522", "outage", _FAIL, _DIVERGED, tiers=_ONE_TIER, outage=True),
+    Fault("outage_ignored", "the hook that takes the pool away does not", "§3.2", "outage", _UNKNOWN, ("OUTAGE_MISSING",), tiers=_ONE_TIER, outage=True),
+    Fault("outage_for_good", "once the pool was away, nobody looks there again", "§3.2", "outage", _UNKNOWN, ("NOT_RECOVERED",), tiers=_ONE_TIER, outage=True),
     # -- stored wrong -----------------------------------------------------------------------------------------
     Fault("poisoned_put", "a block is stored wrong, once and for all", "VL#51358", "put", _FAIL, _DIVERGED),
     Fault("saved_wrong", "KV is wrong when saved, so local and external hits are wrong alike", "SG#35086", "save", _FAIL, _DIVERGED),
@@ -237,6 +241,8 @@ FAULTS: tuple[Fault, ...] = (
     _right("batch_noise", "answers drift while others run, and nobody else runs", "VL#23138", dials=Dials(batch_noise=0.2)),
     _right("healthy_busy", "requests beside every request, some of which go away, nothing wrong", "control", dials=Dials(latency_per_token_s=0.001), tiers=_ONE_TIER, pressure=3, cancels=0.3),
     _right("batch_noise_busy", "answers drift while others run, and others run", "VL#23138", dials=Dials(latency_per_token_s=0.001, batch_noise=0.02), tiers=_ONE_TIER, pressure=3, cancels=0.3),
+    _right("healthy_outage", "the pool goes away and comes back, and prompts are computed meanwhile", "control", tiers=_ONE_TIER, outage=True),
+    _right("outage_refused", "prompts are refused while the pool is away", "control", tiers=_ONE_TIER, outage=True),
     _right("run_noise", "no two answers are alike, on any path", "VA#9373", dials=Dials(run_noise=0.01), tiers=_MORE),
     _right("shape_noise_15", "15 % of the answers flip between cold and hit at lengths that are not aligned", "B02", dials=Dials(flip_share=0.15), lengths="exact"),
     _right("shape_noise_45", "45 % of them flip", "B01", dials=Dials(flip_share=0.45), lengths="exact"),

@@ -51,6 +51,12 @@ class Master:
         if path == "/remove":
             pool.remove(json.loads(request.body))
             return as_json({})
+        if path == "/leave":
+            pool.leave()
+            return as_json({})
+        if path == "/come_back":
+            pool.come_back()
+            return as_json({})
         if path == "/empty":
             pool.empty()
             return as_json({})

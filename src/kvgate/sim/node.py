@@ -29,7 +29,7 @@ from kvgate.sim.network import VOCABULARY, Ids, Sequence, extend
 from kvgate.sim.planting import ON_LOAD, Loading, differ, on_save, unwritten, weights_for
 from kvgate.sim.presets import PRESETS, Preset
 from kvgate.sim.sampling import generate, pieces
-from kvgate.sim.store import LocalCache, Store
+from kvgate.sim.store import LocalCache, Pool, Store
 from kvgate.sim.transfer import Handover, differing, take_over
 
 LOCAL_BYTES = 2 << 30
@@ -168,7 +168,8 @@ class Node:
             transferred -= len(prompt) - sequence.length
             extend(self.memory.weights, sequence, prompt[sequence.length :])
         self._account(rank, request, found, transferred, number)
-        if found.external and self.fault == "refused_hit":
+        away = isinstance(self.store, Pool) and self.store.outage.away
+        if (found.external and self.fault == "refused_hit") or (away and self.fault == "outage_refused"):
             raise RefusedError(500, "KV load failure")
         params = self._lend(request, sequence, found, number)
         chunk = self.preset.chunk

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from kvgate.sim.kv import Arrays
 
 
@@ -68,10 +70,31 @@ class _Stored:
 
 
 @dataclass(slots=True)
+class Outage:
+    """Whether a pool is away, and how those take it that use it.
+
+    ``ignored``: it stays although it was taken away; ``unnoticed``: look-ups find what was there before;
+    ``for_good``: nobody looks again once it is back.
+    """
+
+    ignored: bool = False
+    unnoticed: bool = False
+    for_good: bool = False
+    away: bool = False
+    over: bool = False
+
+    @property
+    def finds_nothing(self) -> bool:
+        """Whether a look-up finds nothing, whatever is held."""
+        return (self.away and not self.unnoticed) or (self.over and self.for_good)
+
+
+@dataclass(slots=True)
 class Pool:
     """The external store. A put can be seen ``lag_s`` seconds later; objects already there are never overwritten.
 
-    Beyond ``capacity`` bytes the oldest objects go, but not while a look-up holds them under lease.
+    Beyond ``capacity`` bytes the oldest objects go, but not while a look-up holds them under lease. While it is away it
+    finds nothing and keeps nothing, and it comes back empty.
     """
 
     clock: Callable[[], float]
@@ -80,9 +103,12 @@ class Pool:
     capacity: int | None = None
     objects: OrderedDict[str, _Stored] = field(default_factory=OrderedDict)
     size: int = 0
+    outage: Outage = field(default_factory=Outage)
 
     def held(self, names: list[str]) -> set[str]:
         """Which of these objects a look-up finds now."""
+        if self.outage.finds_nothing:
+            return set()
         now = self.clock()
         found = [name for name in names if name in self.objects and self.objects[name].visible_at <= now]
         for name in found:
@@ -91,17 +117,32 @@ class Pool:
         return set(found)
 
     def get(self, names: list[str]) -> dict[str, Arrays]:
-        """The objects that are still there."""
-        return {name: self.objects[name].arrays for name in names if name in self.objects}
+        """The objects that are still there; where an outage goes unnoticed, blocks that nothing was written into."""
+        found = {name: self.objects[name].arrays for name in names if name in self.objects}
+        if self.outage.away:
+            found = {name: {key: np.zeros_like(each) for key, each in arrays.items()} for name, arrays in found.items()}
+        return found
 
     def put(self, objects: dict[str, Arrays]) -> None:
         """Store copies."""
+        if self.outage.away:
+            return
         now = self.clock()
         for name, arrays in objects.items():
             if name not in self.objects:
                 self.objects[name] = _Stored({key: array.copy() for key, array in arrays.items()}, now + self.lag_s)
                 self.size += size_of(arrays)
         self._evict(now)
+
+    def leave(self) -> None:
+        """Go away, unless that is ignored."""
+        self.outage.away = not self.outage.ignored
+
+    def come_back(self) -> None:
+        """Be there again, empty."""
+        if self.outage.away:
+            self.outage.away, self.outage.over = False, True
+            self.empty()
 
     def empty(self) -> None:
         """Remove everything, leased or not."""
