@@ -106,11 +106,16 @@ def report(run_directory: RunPath, output: FormatOption = Format.TABLE) -> ExitC
 @app.command()
 @guarded
 def explain(
-    code: Annotated[str | None, typer.Argument(metavar="CODE", help="A reason, for instance DRIFT.")] = None,
-    table: Annotated[str | None, typer.Option("--list", help="List a table: reasons or dialects.")] = None,
+    code: Annotated[
+        str | None,
+        typer.Argument(metavar="CODE", help="A reason (DRIFT), a setting (policy.alpha) or a fault (one_bit)."),
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option("--list", help="List a table: reasons, settings, faults or dialects.")
+    ] = None,
     output: ListOption = ListFormat.TABLE,
 ) -> ExitCode:
-    """Say what a code in a report means and what to do about it."""
+    """Say what a code in a report, a setting or a fault means, and what to do about it."""
     from kvgate.cli.explain import explain_code
 
     return explain_code(code, table, output)
