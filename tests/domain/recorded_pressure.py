@@ -11,7 +11,7 @@ from kvgate.domain.plan import ArmStep, GroupPlan, Purpose
 from kvgate.domain.policy import Policy
 from kvgate.domain.probe import Arm, Path, Probe, probe_id
 from kvgate.domain.recipe import pairs_of
-from tests.domain.judging import OTHER, SUBJECTS
+from tests.domain.judging import OTHER, SUBJECTS, TIED, near_tie
 from tests.domain.making import ARMS, LENGTH, TOKENS, answer, counters, group_plan, lost, refused, run_plan
 from tests.domain.recorded_case import Case, Given, history, of_run
 from tests.domain.recorded_evidence import open_by
@@ -105,6 +105,7 @@ def _beside_last(entries: list[Entry]) -> set[str]:
     return {probe.id for probe in sent[last - WORKERS : last]}
 
 
+DRIFTING = dict.fromkeys(SUBJECTS, answer(shift=0.02))
 HALF_REFUSED = {arm: [refused(), SAID] for arm in ARMS}
 EXTERNAL, COLD = Path.EXTERNAL, Path.COLD
 ONE_SURE = {arm: [CUT, SAID] for arm in ARMS}
@@ -155,10 +156,30 @@ CASES: tuple[Case, ...] = (
     busy("two of twelve are refused", "INCONCLUSIVE PRESSURE_MISSING", said=dict(list(HALF_REFUSED.items())[:2])),
     busy("one of twelve is refused", "PASS", said=dict(list(HALF_REFUSED.items())[:1])),
     busy("one of twelve is lost", "PASS", said={Arm.COLD: [lost(), SAID]}),
-    # Who shares a batch may drift, and not the same again; what is wrong comes again as it was.
+    # Who shares a batch may drift, and even the same again in the same company: that convicts only where many repeats
+    # are exact. Beyond the tolerance it convicts anyway.
     busy("wrong", "FAIL DIVERGED", dict.fromkeys(SUBJECTS, answer(OTHER))),
-    busy("a drift that comes again", "FAIL DRIFT", dict.fromkeys(SUBJECTS, answer(shift=0.02))),
-    busy("a drift that does not", "INCONCLUSIVE UNSTABLE TIER_NOT_COVERED", {Arm.EXTERNAL: answer(shift=0.02)}),
+    busy("a drift that comes again, in a few groups", "INCONCLUSIVE UNSTABLE", DRIFTING, groups=5),
+    busy("a drift that comes again, in many groups", "FAIL DRIFT", DRIFTING, groups=6),
+    busy(
+        "other tokens that come again, in a few groups",
+        "INCONCLUSIVE UNSTABLE",
+        {**TIED, **dict.fromkeys(SUBJECTS, near_tie())},
+        groups=5,
+    ),
+    busy(
+        "other tokens that come again, in many groups",
+        "FAIL DIVERGED",
+        {**TIED, **dict.fromkeys(SUBJECTS, near_tie())},
+        groups=6,
+    ),
+    busy("a drift that does not come again", "PASS", {Arm.EXTERNAL: answer(shift=0.02)}, groups=6),
+    busy(
+        "a drift that comes again, and one repeat drifted, too",
+        "PASS",
+        {**DRIFTING, Arm.LOCAL_REPEAT: answer(shift=0.01)},
+        groups=7,
+    ),
     busy("an answer holds what was asked beside it", "FAIL LEAK", {Arm.EXTERNAL: answer(text="888888888881")}),
     busy(
         "an answer beside it holds what was asked here",

@@ -84,9 +84,9 @@ CASES = (
         crowded(name, open_by("LOAD_FAILED"), more=dict.fromkeys(SUBJECTS, crowd(Path.EXTERNAL, **how)))
         for name, how in (("failed keys", {"failed_loads": 5}), ("look-ups hit more than came", {"external_hits": 500}))
     ),
-    # Whoever shares a batch may drift a little, and not the same again; wrong bytes come again bit by bit.
-    crowded("a little drift", open_by("UNSTABLE"), {Arm.EXTERNAL: off(0.01), Arm.EXTERNAL_REPEAT: off(0.02)}),
-    crowded("a little drift, the same again", "FAIL DRIFT", both(off(0.01))),
+    # Whoever shares a batch may drift a little, even the same again: one group cannot tell that from wrong bytes.
+    crowded("a little drift", "PASS", {Arm.EXTERNAL: off(0.01), Arm.EXTERNAL_REPEAT: off(0.02)}),
+    crowded("a little drift, the same again", open_by("UNSTABLE"), both(off(0.01))),
     crowded("a wrong answer", "FAIL DIVERGED", both(told((0, HIT), ids=OTHER))),
     crowded("a cold run that reused", open_by("NOT_COLD"), {Arm.COLD: told((16, 0))}),
     crowded(

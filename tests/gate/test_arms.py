@@ -315,7 +315,12 @@ def test_an_answer_is_gone_on_from(preset: str, tmp_path: Path) -> None:
 def test_what_decode_wrote_wrong_is_found(tmp_path: Path) -> None:
     _, usual = gated(tmp_path / "usual", "decode_writes_zeros", USUAL)
     assert "PASS" == usual.verdict.value
-    _, ruling = gated(tmp_path / "on", "decode_writes_zeros", [*USUAL, "continuation"])
+
+    def change(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
+        # Of a shorter answer so little is wrong that only the exact pair, which names the load, shows it.
+        content["requests"]["max_tokens"] = 24
+
+    _, ruling = gated(tmp_path / "on", "decode_writes_zeros", [*USUAL, "continuation"], change)
     assert ("FAIL", {"local path"}) == (ruling.verdict.value, blamed(ruling)), ruling.reasons
     assert any("decode" in advice for advice in ruling.advice)
 
@@ -346,6 +351,8 @@ def test_a_busy_deployment_is_gated_by_what_each_reply_tells_of_itself(
 ) -> None:
     def change(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
         content["policy"]["evidence"] = grade
+        # Fewer groups cannot tell wrong bytes from a batch that changes them.
+        content["gate"]["groups_per_tier"] = 6 if fault == "zero_block" else 2
 
     _, ruling = gated(tmp_path, fault, USUAL, change, dials=Dials(foreign=True, tells_split=split))
     assert verdict == ruling.verdict.value, ruling.reasons

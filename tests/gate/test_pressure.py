@@ -25,14 +25,15 @@ from kvgate.sim.topology import Topology
 from kvgate.store.run_directory import read_history
 from tests.gate.test_arms import USUAL, blamed, gated, ruled
 
-PACE = Dials(latency_per_token_s=0.002)
+PACE = Dials(latency_per_token_s=0.001)
 
 
-def pressed(concurrency: int = 3, **more: Any) -> Any:
+def pressed(concurrency: int = 3, groups: int = 2, **more: Any) -> Any:
     """A change of the configuration: so many others in flight."""
 
     def change(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
         content["gate"]["pressure"] = {"concurrency": concurrency, **more}
+        content["gate"]["groups_per_tier"] = groups
 
     return change
 
@@ -45,10 +46,17 @@ def entries(folder: Path) -> list[Any]:
 def test_what_is_wrong_under_load_only_is_found_under_load_only(
     concurrency: int, verdict: Verdict, tmp_path: Path
 ) -> None:
-    change: dict[str, Any] = {"change": pressed(concurrency)} if concurrency else {}
+    change: dict[str, Any] = {"change": pressed(concurrency, groups=6)} if concurrency else {}
     _, ruling = gated(tmp_path, "concurrent_only", USUAL, dials=PACE, **change)
     assert verdict is ruling.verdict, ruling.reasons
     assert blamed(ruling) == ({"external path"} if verdict is Verdict.FAIL else set())
+
+
+def test_a_small_difference_among_others_needs_many_exact_repeats_to_convict(tmp_path: Path) -> None:
+    """Two groups cannot tell wrong bytes from a batch that changes them; more groups can."""
+    _, ruling = gated(tmp_path, "concurrent_only", USUAL, change=pressed(2), dials=PACE)
+    assert (Verdict.INCONCLUSIVE, Reason.UNSTABLE) == (ruling.verdict, ruling.reasons[0].reason)
+    assert "too few repeats show" in ruling.reasons[0].detail
 
 
 def test_every_request_of_a_group_has_company_and_all_of_it_ends(tmp_path: Path) -> None:
@@ -94,7 +102,7 @@ def test_others_are_still_seen_among_the_gates_own(tmp_path: Path) -> None:
 
 
 def test_a_wrong_answer_is_found_whatever_is_beside_it(tmp_path: Path) -> None:
-    _, ruling = gated(tmp_path, "zero_block", USUAL, change=pressed(3, tokens=300), dials=PACE)
+    _, ruling = gated(tmp_path, "zero_block", USUAL, change=pressed(3, groups=6, tokens=300), dials=PACE)
     assert (Verdict.FAIL, {"external path"}) == (ruling.verdict, blamed(ruling)), ruling.reasons
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from kvgate.domain.noise import COLD_REPEAT, DIRECT_LOCAL, LOCAL_REPEAT, Control
+from kvgate.domain.noise import COLD_REPEAT, DIRECT_LOCAL, LOCAL_REPEAT, Control, batches_change_nothing
 from kvgate.domain.pairing import ALIGNED_PAIRS, NOISY_SHARE, GroupView
 from kvgate.domain.plan import Plan
 from kvgate.domain.reasons import Problem, Reason
@@ -20,6 +20,10 @@ def _alignment(plan: Plan, views: tuple[GroupView, ...]) -> tuple[Problem, ...]:
     external hit are then wrong alike, and a small fault lies within the tolerance that is left.
     """
     if plan.policy.accept_unproven_alignment:
+        return ()
+    busy = any(standing.evidence.busy for view in views for standing in view.standings.values())
+    if busy and not batches_change_nothing(control for view in views for control in view.controls):
+        # Cold runs that are equal by chance contradict nothing.
         return ()
     controls = [control for view in views if view.record.plan.aligned for control in view.controls]
     differing = _contradicted(ALIGNED_PAIRS, COLD_REPEAT, controls)

@@ -8,12 +8,14 @@ from kvgate.domain.noise import (
     COLD_EXTERNAL,
     COLD_LOCAL,
     COLD_REPEAT,
+    CROWD_CONTROLS,
     DIRECT_LOCAL,
     LOCAL_REPEAT,
     TWO_LEG_REPEAT,
     Control,
     controls_of,
     envelope_for,
+    repeats_exact,
 )
 from kvgate.domain.observation import EMPTY_BODY, Observation, Outcome
 from kvgate.domain.plan import PairKind, PairPlan, Plan, warmup_name
@@ -124,6 +126,13 @@ def build_view(
     envelope = envelope_for(group.record.plan.id, pair.kind, proven, controls, plan.policy)
     if pair.kind.loads and plan.policy.lossy_bound_nat is not None:
         envelope = replace(envelope, nat=max(envelope.nat, plan.policy.lossy_bound_nat))
+    same_again, crowded = _same_again(right, repeats), _among_others(baseline, subject)
+    repeated = repeats_exact(controls)
+    too_few = crowded and len(repeated) < CROWD_CONTROLS
+    if why_not is None and crowded and comparison is not None and not comparison.exact:
+        comes_again = same_again and all(repeated)
+        if not comes_again or (too_few and not comparison.within(envelope.nat)):
+            why_not = "other requests were in flight, and too little shows that they change nothing"
     view = PairView(
         plan=pair,
         baseline=baseline,
@@ -135,8 +144,9 @@ def build_view(
         control_problem=_control_problem(group, pair),
         against_repeat=_against_repeat(group, pair, right),
         exact=why_not is None,
-        noisy=_noise_share(group, pair, controls) > 0.0 or _among_others(baseline, subject),
-        same_again=_same_again(right, repeats),
+        noisy=_noise_share(group, pair, controls) > 0.0 or crowded,
+        same_again=same_again,
+        too_few=too_few,
         envelope=envelope,
         broken_off=_broken_off(group),
         leaks=group.leaks,

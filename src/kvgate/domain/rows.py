@@ -22,7 +22,7 @@ class PairView:
     ``control`` is the baseline held against its own repeat; ``control_problem`` says why a planned one could not be
     taken; ``against_repeat`` is the subject held against that repeat. ``noisy`` is whether some of other groups'
     controls of the same kind were not exact, or others used the engine meanwhile; ``same_again`` is how many repeats
-    equal the subject to the last bit.
+    equal the subject to the last bit, ``too_few`` whether others did and too few repeats show that they change nothing.
     ``lost_recall`` counts codewords the subject lost beyond what controls lost, ``lost_again`` the repeats that lost
     some, too; both only where the sides have the same shape. ``broken_off`` says why the group ended early.
     ``repeats`` are further subjects, with their comparisons to the baseline.
@@ -40,6 +40,7 @@ class PairView:
     exact: bool
     noisy: bool
     same_again: int
+    too_few: bool
     envelope: Envelope
     broken_off: Problem | None
     leaks: tuple[str, ...]
@@ -215,7 +216,7 @@ def exact_ids(view: PairView) -> Decision | None:
     if bound is not None and view.plan.kind.loads and result.within(bound):
         return Decision(None, Problem(Reason.DECLARED_LOSS, f"{_told(result)}; declared bound {bound:g} nat"))
     same = [each for each in view.repeat_comparisons if _same_divergence(each.divergence, result.divergence)]
-    if view.noisy and not view.same_again:
+    if view.noisy and (view.too_few or not view.same_again):
         return _unstable_because_noisy(view, result)
     if same:
         return _fail(Reason.DIVERGED, f"{_told(result)}; the same again in {len(same)} of {len(view.repeats)} repeats")
@@ -241,7 +242,7 @@ def exact_drift(view: PairView) -> Decision | None:
     detail = f"token IDs equal, {_told(result)}; again in {again} of {len(view.repeats)} repeats"
     if bound is not None and drift <= bound and view.plan.kind.loads:
         return Decision(None, Problem(Reason.DECLARED_LOSS, f"{detail}; declared bound {bound:g} nat"))
-    if view.noisy and not view.same_again:
+    if view.noisy and (view.too_few or not view.same_again):
         return _unstable_because_noisy(view, result)
     return _fail(Reason.DRIFT, detail)
 
@@ -250,7 +251,10 @@ def _unstable_because_noisy(view: PairView, result: Comparison) -> Decision:
     """A difference on an engine whose other controls differ, too, may be its noise; two equal ones are not."""
     if view.strict and not result.ids_equal:
         return _fail(Reason.TOKENS_DIFFER, _told(result))
-    detail = f"{_told(result)}; not again when repeated, and other groups' controls are not exact either"
+    why = "not again when repeated, and other groups' controls are not exact either"
+    if view.same_again:
+        why = "again when repeated, but among other requests, and too few repeats show that those change nothing"
+    detail = f"{_told(result)}; {why}"
     return _inconclusive(Problem(Reason.UNSTABLE, detail))
 
 
