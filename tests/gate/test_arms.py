@@ -296,6 +296,10 @@ def test_every_family_passes_on_a_healthy_engine_and_finds_a_spoilt_block(
 
 
 # -- KV that decode wrote --------------------------------------------------------------------------------------
+def longer_answers(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
+    content["requests"]["max_tokens"] = 24
+
+
 def continued(ruling: RunVerdict) -> dict[Arm, ArmSummary]:
     group = next(each for each in ruling.groups if each.purpose is Purpose.CONTINUATION)
     return {arm.arm: arm for arm in group.arms}
@@ -303,7 +307,7 @@ def continued(ruling: RunVerdict) -> dict[Arm, ArmSummary]:
 
 @pytest.mark.parametrize("preset", ["dense", "gdn-hybrid"])
 def test_an_answer_is_gone_on_from(preset: str, tmp_path: Path) -> None:
-    plan, ruling = gated(tmp_path, arms=[*USUAL, "continuation"], preset=preset)
+    plan, ruling = gated(tmp_path, arms=[*USUAL, "continuation"], change=longer_answers, preset=preset)
     assert ("PASS", set()) == (ruling.verdict.value, failing(ruling)), ruling.reasons
     arms, group = continued(ruling), plan.groups[-1]
     # The embedded decoder does not put what it wrote, so nothing of it can be loaded.
@@ -315,12 +319,8 @@ def test_an_answer_is_gone_on_from(preset: str, tmp_path: Path) -> None:
 def test_what_decode_wrote_wrong_is_found(tmp_path: Path) -> None:
     _, usual = gated(tmp_path / "usual", "decode_writes_zeros", USUAL)
     assert "PASS" == usual.verdict.value
-
-    def change(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
-        # Of a shorter answer so little is wrong that only the exact pair, which names the load, shows it.
-        content["requests"]["max_tokens"] = 24
-
-    _, ruling = gated(tmp_path / "on", "decode_writes_zeros", [*USUAL, "continuation"], change)
+    # Of a shorter answer so little is wrong that only the exact pair, which names the load, shows it.
+    _, ruling = gated(tmp_path / "on", "decode_writes_zeros", [*USUAL, "continuation"], longer_answers)
     assert ("FAIL", {"local path"}) == (ruling.verdict.value, blamed(ruling)), ruling.reasons
     assert any("decode" in advice for advice in ruling.advice)
 
