@@ -1,5 +1,6 @@
 """Written histories of the arms beside the usual six, on one engine and past a gateway."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kvgate.domain.counters import Counters
@@ -11,7 +12,7 @@ from kvgate.domain.probe import Arm, Part, Path
 from kvgate.domain.recipe import Parts, arm_steps, continuation_steps, pairs_of
 from tests.domain.judging import OTHER
 from tests.domain.making import ARMS, LENGTH, answer, counters, group_plan, lost, run_plan
-from tests.domain.recorded_case import Case, Given, Readings, bare, history, of_run
+from tests.domain.recorded_case import Case, Given, Readings, Try, attempts, bare, history, of_run
 from tests.domain.recorded_evidence import open_by
 from tests.domain.recorded_gateway import group as behind_gateway
 from tests.domain.recorded_gateway import passed_on, plan_of, split
@@ -161,11 +162,11 @@ NO_LOCAL = (
 )
 
 
-def turned(name: str, required: str, reused: int, drift: float = 0.0) -> Case:
-    """A long prompt and its continuation, of which decode wrote the tokens from 990 to 1024, beside aligned groups."""
+def turn() -> GroupPlan:
+    """A long prompt and its continuation, of which decode wrote the tokens from 990 to 1024."""
     steps = continuation_steps(Parts("a", "a"), salts_honoured=True, drops=True)
     sizes = (PartSize(Part.CONTINUED, 1050, 1024, 1024),)
-    made = replace(
+    return replace(
         group_plan("c1", aligned=True),
         purpose=Purpose.CONTINUATION,
         length=990,
@@ -173,6 +174,13 @@ def turned(name: str, required: str, reused: int, drift: float = 0.0) -> Case:
         pairs=pairs_of(steps),
         sizes=sizes,
     )
+
+
+def turned(
+    name: str, required: str, reused: int, drift: float = 0.0, loads: Sequence[tuple[int, float]] | None = None
+) -> Case:
+    """A turn beside aligned groups; ``loads`` are what attempts at the load reused, and how far they drift."""
+    made = turn()
     by_path = {
         Path.COLD: counters(1050, 0, 0, external_queries=1050),
         Path.LOCAL: counters(1050 - reused, reused, 0, external_queries=1050 - reused),
@@ -186,7 +194,14 @@ def turned(name: str, required: str, reused: int, drift: float = 0.0) -> Case:
     answers = dict.fromkeys(hits, answer(shift=drift)) if drift else {}
     beside = [group_plan(f"g{number}", aligned=True, nonce=f"00000000000{number}") for number in (1, 2)]
     plan = run_plan(*beside, made)
-    return of_run(f"turn: {name}", required, plan, *map(history, beside), history(made, answers, readings))
+    entries = history(made, answers, readings)
+    if loads is not None:
+        tries = {step.arm: [Try(answers.get(step.arm, answer()), readings[step.arm])] for step in made.steps}
+        tries[Arm.CONTINUATION] = [
+            Try(answer(shift=shift), counters(1050 - hit, 0, hit, external_queries=1050)) for hit, shift in loads
+        ]
+        entries = attempts(made, tries)
+    return of_run(f"turn: {name}", required, plan, *map(history, beside), entries)
 
 
 TURNS = (
@@ -195,6 +210,14 @@ TURNS = (
     turned("what decode wrote has another shape", "PASS", 1024, drift=0.02),
     turned("only the prompt is reused", "INCONCLUSIVE PATH_NOT_EXERCISED", 990),
     turned("more is reused than there can be", "INCONCLUSIVE PATH_NOT_EXERCISED", 1040),
+    turned("what decode wrote is loaded otherwise", "FAIL DRIFT", 1024, loads=[(1024, 0.02), (1024, 0.02)]),
+    # What the first attempt missed it computed in another shape, and the second loads that.
+    turned(
+        "what decode wrote is missed, and then what was computed is loaded",
+        "PASS",
+        1024,
+        loads=[(990, 0.02), (1024, 0.02)],
+    ),
 )
 
 

@@ -305,9 +305,12 @@ def continued(ruling: RunVerdict) -> dict[Arm, ArmSummary]:
     return {arm.arm: arm for arm in group.arms}
 
 
-@pytest.mark.parametrize("preset", ["dense", "gdn-hybrid"])
-def test_an_answer_is_gone_on_from(preset: str, tmp_path: Path) -> None:
-    plan, ruling = gated(tmp_path, arms=[*USUAL, "continuation"], change=longer_answers, preset=preset)
+@pytest.mark.parametrize(("preset", "tokens"), [("dense", 16), ("dense", 24), ("gdn-hybrid", 16), ("gdn-hybrid", 24)])
+def test_an_answer_is_gone_on_from(preset: str, tokens: int, tmp_path: Path) -> None:
+    def change(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
+        content["requests"]["max_tokens"] = tokens
+
+    plan, ruling = gated(tmp_path, arms=[*USUAL, "continuation"], change=change, preset=preset)
     assert ("PASS", set()) == (ruling.verdict.value, failing(ruling)), ruling.reasons
     arms, group = continued(ruling), plan.groups[-1]
     # The embedded decoder does not put what it wrote, so nothing of it can be loaded.

@@ -124,9 +124,17 @@ def _one_more_repeat(plan: Plan, record: GroupRecord) -> Send | None:
             if pair.subject is Arm.EXTERNAL and _seen_once(plan, record, pair.baseline, subjects, _differ):
                 return Send(step, len(record.of(step.arm)), True, 0.0, "")
     for pair in record.plan.pairs:
+        if pair.subject is Arm.CONTINUATION and not _loaded_what_decode_wrote(plan, record):
+            continue
         if pair.subject in _REPEATED and _seen_once(plan, record, pair.baseline, (pair.subject,), _drifts):
             return _again_once(plan, record, pair.subject)
     return None
+
+
+def _loaded_what_decode_wrote(plan: Plan, record: GroupRecord) -> bool:
+    """Whether sending it again may load the same: an attempt that missed has computed it anew and stored that."""
+    standing = standing_of(plan, record, Arm.CONTINUATION)
+    return standing is not None and standing.proven
 
 
 def _seen_once(

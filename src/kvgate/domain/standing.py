@@ -215,6 +215,8 @@ def standing_of(plan: Plan, record: GroupRecord, arm: Arm) -> Standing | None:
         weighed = _after_losses(weighed)
     if arm in LOCAL_BASELINES:
         weighed = _before_contamination(plan, record, weighed)
+    if arm is Arm.CONTINUATION:
+        weighed = _until_computed(weighed)
     if step.path in FROM_OUTSIDE and step.part is Part.WHOLE:
         weighed = [_timed(plan, record, each) for each in weighed]
     chosen = next((standing for standing in weighed if standing.proven), weighed[-1])
@@ -266,6 +268,14 @@ _MISSES = (Reason.EXTERNAL_MISS, Reason.PATH_NOT_EXERCISED, Reason.SENSOR_CONFLI
 
 def _first_token(observation: Observation | None) -> float | None:
     return observation.timing.first_token_s if observation is not None and observation.timing is not None else None
+
+
+def _until_computed(weighed: list[Standing]) -> list[Standing]:
+    """What an attempt did not load it computed and stored: later ones load that, and not what decode wrote."""
+    missed = next((number for number, each in enumerate(weighed) if each.unproven is not None), len(weighed))
+    why = Problem(Reason.PATH_NOT_EXERCISED, "an earlier attempt computed and stored what decode had written")
+    later = [replace(each, unproven=each.unproven or why) for each in weighed[missed + 1 :]]
+    return [*weighed[: missed + 1], *later]
 
 
 def _after_losses(weighed: list[Standing]) -> list[Standing]:
