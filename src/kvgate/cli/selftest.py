@@ -164,7 +164,8 @@ def config_for(fault: Fault, urls: dict[str, str], folder: Path) -> dict[str, ob
             "seed": 7,
         },
         "policy": {"lossy_bound_nat": fault.declared},
-        "requests": {"max_tokens": 16},
+        # Of an answer that is gone on from enough has to be reused to show; elsewhere it only takes time.
+        "requests": {"max_tokens": 24 if "continuation" in fault.arms else 16},
         **({"hooks": _hooks(urls["pool"])} if fault.outage else {}),
         "limits": {"settle_s": 0.02, "put_deadline_s": 2.0, "evidence_s": 0.2},
         "output": {"directory": str(folder / "runs")},
