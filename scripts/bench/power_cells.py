@@ -126,7 +126,8 @@ def vacuous() -> list[Fault]:
 
 def _in_reach(fault: Fault) -> bool:
     # Nor what only arms or canaries bring out that the usual gate, which is measured here, does not send.
-    asked = fault.needs or fault.arms or fault.canaries or fault.pressure or fault.outage
+    # Nor what shows only over more groups or requests than a cell of one tier has.
+    asked = fault.needs or fault.arms or fault.canaries or fault.pressure or fault.outage or len(fault.tiers) > 1
     return not asked and fault.topology is not Topology.PD
 
 
