@@ -126,8 +126,7 @@ def vacuous() -> list[Fault]:
 
 def _in_reach(fault: Fault) -> bool:
     # Nor what only arms or canaries bring out that the usual gate, which is measured here, does not send.
-    # Nor what shows only over more groups or requests than a cell of one tier has.
-    asked = fault.needs or fault.arms or fault.canaries or fault.pressure or fault.outage or len(fault.tiers) > 1
+    asked = fault.needs or fault.arms or fault.canaries or fault.pressure or fault.outage
     return not asked and fault.topology is not Topology.PD
 
 
@@ -151,11 +150,11 @@ def fault_tasks(faults: Iterable[Fault], kind: str, seeds: int, tiers: tuple[int
 
 
 def whole_run_tasks(faults: Iterable[Fault], seeds: int) -> list[Task]:
-    """Runs over all five tiers, for the classes that strike by number."""
+    """Runs over all five tiers, for the classes that strike by number or show over more groups than a cell has."""
     return [
         Task(WHOLE, fault.name, fault.preset, divisor, tuple(tier // divisor for tier in REAL_TIERS), seed)
         for fault in faults
-        if fault.name in (*BY_NUMBER, "after_some")
+        if fault.name in (*BY_NUMBER, "after_some") or len(fault.tiers) > 1
         for divisor in (divisor_of(PRESETS[fault.preset]),)
         for seed in range(seeds)
     ]

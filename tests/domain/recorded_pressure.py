@@ -67,14 +67,16 @@ def busy(
     workers: int = WORKERS,
     groups: int = 1,
     policy: Policy | None = None,
+    others: Given | None = None,
 ) -> Case:
-    """Groups under pressure, of which the first answers and is counted as given."""
-    made = [group_plan(f"g{number}", nonce=f"00000000000{number}") for number in range(1, groups + 1)]
+    """Groups under pressure, of which the first answers and is counted as given, aligned if ``others`` answer, too."""
+    aligned = others is not None
+    made = [group_plan(f"g{number}", aligned=aligned, nonce=f"00000000000{number}") for number in range(1, groups + 1)]
     base = {step.arm: counted(step.path) for step in made[0].steps}
     entries: list[Entry] = []
     for group in made:
         first = group is made[0]
-        entries += history(group, answers if first else {}, {**base, **(readings or {})} if first else base)
+        entries += history(group, answers if first else others, {**base, **(readings or {})} if first else base)
     plan = replace(run_plan(*made, policy=policy), churn=tuple(map(worker, range(WORKERS))))
     return of_run(f"pressure: {name}", required, plan, among(entries, said or {}, workers))
 
@@ -105,6 +107,8 @@ def _beside_last(entries: list[Entry]) -> set[str]:
     return {probe.id for probe in sent[last - WORKERS : last]}
 
 
+UNPROVEN = "INCONCLUSIVE ALIGNMENT_UNPROVEN"
+SAVED_WRONG = dict.fromkeys((Arm.LOCAL, Arm.LOCAL_REPEAT, *SUBJECTS), answer(shift=0.02))
 DRIFTING = dict.fromkeys(SUBJECTS, answer(shift=0.02))
 HALF_REFUSED = {arm: [refused(), SAID] for arm in ARMS}
 EXTERNAL, COLD = Path.EXTERNAL, Path.COLD
@@ -179,6 +183,15 @@ CASES: tuple[Case, ...] = (
         "PASS",
         {**DRIFTING, Arm.LOCAL_REPEAT: answer(shift=0.01)},
         groups=7,
+    ),
+    # Hits that all differ from cold runs were wrong when saved, unless answers hang on what else is in the batch.
+    busy("what was saved is wrong, and all repeats are exact", UNPROVEN, SAVED_WRONG, groups=3, others=SAVED_WRONG),
+    busy(
+        "what was saved is wrong, and one repeat drifts",
+        "PASS",
+        {**SAVED_WRONG, Arm.LOCAL_REPEAT: answer(shift=0.021)},
+        groups=3,
+        others=SAVED_WRONG,
     ),
     busy("an answer holds what was asked beside it", "FAIL LEAK", {Arm.EXTERNAL: answer(text="888888888881")}),
     busy(

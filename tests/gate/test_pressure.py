@@ -1,6 +1,9 @@
 """The whole tool while other requests are in flight: what only shows then, and what must not be mistaken for it."""
 
 import json
+import signal
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,10 @@ from kvgate.sim.http import HttpAnswer, HttpRequest, call, listening
 from kvgate.sim.presets import PRESETS, scaled
 from kvgate.sim.topology import Topology
 from kvgate.store.run_directory import read_history
+from tests.cli.driving import command, config_file
 from tests.gate.test_arms import USUAL, blamed, gated, ruled
+from tests.gate.test_sources import reading_logs, writing_logs
+from tests.scripted.server import serving as serving_script
 
 PACE = Dials(latency_per_token_s=0.001)
 
@@ -128,6 +134,42 @@ async def _turned_away(folder: Path) -> tuple[Plan, RunVerdict]:
             content["gate"] |= {"arms": USUAL, "tiers": [531], "groups_per_tier": 2}
             content["gate"]["pressure"] = {"concurrency": 2, "tokens": 300}
             return await ruled(folder, content)
+
+
+def test_requests_that_reuse_each_others_kv_prove_nothing(tmp_path: Path) -> None:
+    """What is in flight is new to the engine only where salts keep prompts apart."""
+    _, ruling = gated(tmp_path, "salt_ignored", USUAL, change=pressed(2), dials=PACE)
+    assert ruling.verdict is Verdict.INCONCLUSIVE
+    _, ruling = gated(tmp_path / "bare", "salt_ignored", ["cold", "local", "external"], change=pressed(2), dials=PACE)
+    assert ruling.verdict is Verdict.INCONCLUSIVE, "nor where no arm stands under a fresh salt"
+
+
+def test_lines_of_the_log_are_not_lost_among_others(tmp_path: Path) -> None:
+    """Requests beside it must not skip what the engine's log says of the group's own load."""
+    change = reading_logs(tmp_path, "log")
+
+    def both(deployment: Deployment, content: dict[str, Any], urls: dict[str, str]) -> None:
+        change(deployment, content, urls)
+        pressed(2)(deployment, content, urls)
+
+    _, ruling = gated(tmp_path, arms=USUAL, change=both, dials=writing_logs(tmp_path, latency_per_token_s=0.001))
+    assert ruling.verdict is Verdict.PASS, ruling.reasons
+
+
+def test_a_stop_under_pressure_is_clean(tmp_path: Path) -> None:
+    with serving_script() as server:
+        gate = {"groups_per_tier": 60, "pressure": {"concurrency": 4}}
+        file = config_file(tmp_path, server, gate=gate, budget={"computed_tokens": 10**8})
+        with subprocess.Popen(
+            command("run", "-q", "-c", file), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            deadline = time.monotonic() + 30
+            while len(server.bodies) < 40 and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+    assert (130, "") == (process.returncode, err)
+    assert "INTERRUPTED" in out
 
 
 def test_two_readers_are_pressed_where_they_are_asked(tmp_path: Path) -> None:

@@ -4,14 +4,13 @@ import asyncio
 import secrets
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from kvgate.cli.rules import rules_of
 from kvgate.cli.wiring import Connection, Link
 from kvgate.config.families import load_family
-from kvgate.config.schema import Config, GeometryConfig, PressureConfig
+from kvgate.config.schema import Config, GeometryConfig
 from kvgate.domain.counters import Counter, difference
 from kvgate.domain.deployment import Capabilities, Role
 from kvgate.domain.geometry import Geometry, infer_granule
@@ -263,7 +262,7 @@ def _assumed(connection: Connection) -> tuple[Capabilities, ...]:
 def plan_for(connection: Connection, explored: Explored, policy: PolicyName | None) -> Plan:
     """The plan for what was found. Raises ConfigError where the configuration cannot be planned."""
     config = connection.config
-    gate = config.gate
+    gate, pressure = config.gate, config.gate.pressure
     request = PlanRequest(
         tiers=tuple(gate.tiers),
         aligned=gate.lengths == "aligned",
@@ -284,7 +283,9 @@ def plan_for(connection: Connection, explored: Explored, policy: PolicyName | No
         sentinel=gate.sentinel,
         outage=config.hooks.pool_down is not None,
         two_leg=explored.two_leg,
-        **_pressure(gate.pressure),
+        churn=pressure.concurrency if pressure is not None else 0,
+        churn_tokens=pressure.tokens if pressure is not None else None,
+        cancel_share=pressure.cancel_share if pressure is not None else 0.0,
     )
     try:
         plan = make_plan(
@@ -299,13 +300,6 @@ def plan_for(connection: Connection, explored: Explored, policy: PolicyName | No
     except PlanError as error:
         raise ConfigError(str(error)) from None
     return replace(plan, notes=(*explored.notes, *plan.notes))
-
-
-def _pressure(asked: PressureConfig | None) -> dict[str, Any]:
-    """What the plan is to know of pressure, by the names of a request for a plan."""
-    if asked is None:
-        return {}
-    return {"churn": asked.concurrency, "churn_tokens": asked.tokens, "cancel_share": asked.cancel_share}
 
 
 def _arms(config: Config) -> frozenset[Arm]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from kvgate.domain.noise import COLD_REPEAT, DIRECT_LOCAL, LOCAL_REPEAT, Control, batches_change_nothing
+from kvgate.domain.noise import COLD_REPEAT, DIRECT_LOCAL, LOCAL_REPEAT, Control, repeats_exact
 from kvgate.domain.pairing import ALIGNED_PAIRS, NOISY_SHARE, GroupView
 from kvgate.domain.plan import Plan
 from kvgate.domain.reasons import Problem, Reason
@@ -22,8 +22,8 @@ def _alignment(plan: Plan, views: tuple[GroupView, ...]) -> tuple[Problem, ...]:
     if plan.policy.accept_unproven_alignment:
         return ()
     busy = any(standing.evidence.busy for view in views for standing in view.standings.values())
-    if busy and not batches_change_nothing(control for view in views for control in view.controls):
-        # Cold runs that are equal by chance contradict nothing.
+    if busy and not all(repeats_exact(control for view in views for control in view.controls)):
+        # Answers hang on what else is in the batch: cold runs that are equal by chance contradict nothing.
         return ()
     controls = [control for view in views if view.record.plan.aligned for control in view.controls]
     differing = _contradicted(ALIGNED_PAIRS, COLD_REPEAT, controls)

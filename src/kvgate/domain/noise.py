@@ -9,7 +9,9 @@ from kvgate.domain.policy import Policy
 
 MIN_INFORMING_GROUPS = 8
 MARGIN = 3.0
-# How many exact repeats show that an engine answers alike whatever else is in its batch.
+# How many exact repeats show that an engine answers alike whatever else is in its batch. One whose answers hang on that
+# gives the same bits again in the same company: two loads that agree, against two local hits that agree, are one in
+# three by chance alone, so six groups (cold and local repeats) have to speak against it.
 CROWD_CONTROLS = 12
 
 
@@ -43,16 +45,6 @@ class Control:
 def repeats_exact(controls: Iterable[Control]) -> list[bool]:
     """Of every repeat of a local hit or a cold run, whether it was exact."""
     return [each.comparison.exact for each in controls if each.kind in (COLD_REPEAT, LOCAL_REPEAT)]
-
-
-def batches_change_nothing(controls: Iterable[Control]) -> bool:
-    """Whether so many repeats are exact that what else is in a batch changes no answer.
-
-    An engine whose answers hang on its batch gives the same bits again in the same company: two loads that differ alike
-    from two local hits are then one in three by chance alone, so six groups of exact repeats have to speak against it.
-    """
-    repeated = repeats_exact(controls)
-    return len(repeated) >= CROWD_CONTROLS and all(repeated)
 
 
 @dataclass(frozen=True, slots=True)
