@@ -68,6 +68,11 @@ CASES: tuple[Case, ...] = (
         {Arm.OUTAGE_REPEAT: answer(OTHER)},
         again={Arm.OUTAGE: [refused(), answer(OTHER)]},
     ),
+    away(
+        "refused once, then wrong, and then refused",
+        "FAIL DIVERGED_INTERMITTENT",
+        again={Arm.OUTAGE: [refused(), answer(OTHER)], Arm.OUTAGE_REPEAT: [refused(), refused()]},
+    ),
     away("refused once, then never", "INCONCLUSIVE OBSERVATION_MISSING", again={Arm.OUTAGE: [refused(), lost()]}),
     away("200 with nothing in it", "FAIL EMPTY", again={arm: [NOTHING, NOTHING] for arm in WHILE_AWAY}),
     away("no answer in time", "INCONCLUSIVE OBSERVATION_MISSING", again={arm: [lost(), lost()] for arm in WHILE_AWAY}),

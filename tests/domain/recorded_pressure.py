@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kvgate.domain.counters import Counters
-from kvgate.domain.deployment import Endpoint, Role
 from kvgate.domain.history import Entry, GroupStarted, ProbeAnswered, ProbeSent
 from kvgate.domain.observation import BROKEN_OFF, Observation, Outcome
 from kvgate.domain.plan import ArmStep, GroupPlan, Purpose
 from kvgate.domain.policy import Policy
 from kvgate.domain.probe import Arm, Path, Probe, probe_id
-from kvgate.domain.recipe import pairs_of
 from tests.domain.judging import OTHER, SUBJECTS, TIED, near_tie
 from tests.domain.making import ARMS, LENGTH, TOKENS, answer, counters, group_plan, lost, refused, run_plan
 from tests.domain.recorded_case import Case, Given, history, of_run
@@ -85,28 +83,6 @@ def subjects(reading: Counters) -> dict[Arm, Counters]:
     return dict.fromkeys(SUBJECTS, reading)
 
 
-def with_reference(name: str, required: str) -> Case:
-    """The reference is another deployment: nothing is sent beside its requests, and its own are not counted here."""
-    steps = (*group_plan().steps, ArmStep(Arm.REFERENCE, "r", Path.COLD, "a"))
-    made = replace(group_plan("g1"), steps=steps, pairs=pairs_of(steps))
-    readings = {step.arm: counted(step.path) for step in steps}
-    entries = among(history(made, {}, readings), {}, WORKERS)
-    alone = [
-        entry for entry in entries if not (isinstance(entry, ProbeSent) and entry.probe.id in _beside_last(entries))
-    ]
-    plan = run_plan(made)
-    endpoints = (*plan.deployment.endpoints, Endpoint("r", Role.REFERENCE, "http://127.0.0.1:2"))
-    plan = replace(plan, deployment=replace(plan.deployment, endpoints=endpoints))
-    plan = replace(plan, churn=tuple(map(worker, range(WORKERS))))
-    return of_run(f"pressure: {name}", required, plan, alone)
-
-
-def _beside_last(entries: list[Entry]) -> set[str]:
-    sent = [entry.probe for entry in entries if isinstance(entry, ProbeSent)]
-    last = max(number for number, probe in enumerate(sent) if probe.arm is Arm.REFERENCE)
-    return {probe.id for probe in sent[last - WORKERS : last]}
-
-
 UNPROVEN = "INCONCLUSIVE ALIGNMENT_UNPROVEN"
 SAVED_WRONG = dict.fromkeys((Arm.LOCAL, Arm.LOCAL_REPEAT, *SUBJECTS), answer(shift=0.02))
 DRIFTING = dict.fromkeys(SUBJECTS, answer(shift=0.02))
@@ -121,7 +97,6 @@ CASES: tuple[Case, ...] = (
     busy("as planned", "PASS"),
     busy("too few beside it", open_by("PRESSURE_MISSING"), readings=HALF, workers=1),
     busy("nothing beside it", open_by("PRESSURE_MISSING"), readings=NONE, workers=0),
-    with_reference("a reference is not pressed", "PASS"),
     # What the engine counts: between what was surely computed beside the request and what may have been.
     busy("one too few counted", open_by("EVIDENCE_MISSING"), readings=subjects(counted(EXTERNAL, ALL_OF_THEM - 1))),
     busy("one too many counted", open_by("FOREIGN_TRAFFIC"), readings=subjects(counted(EXTERNAL, ALL_OF_THEM + 1))),
@@ -183,6 +158,13 @@ CASES: tuple[Case, ...] = (
         "PASS",
         {**DRIFTING, Arm.LOCAL_REPEAT: answer(shift=0.01)},
         groups=7,
+    ),
+    busy(
+        "a drift that comes again, and another group's cold runs drift",
+        "PASS",
+        DRIFTING,
+        groups=7,
+        others={Arm.COLD_REPEAT: answer(shift=0.01)},
     ),
     # Hits that all differ from cold runs were wrong when saved, unless answers hang on what else is in the batch.
     busy("what was saved is wrong, and all repeats are exact", UNPROVEN, SAVED_WRONG, groups=3, others=SAVED_WRONG),

@@ -315,6 +315,7 @@ def test_an_answer_is_gone_on_from(preset: str, tokens: int, tmp_path: Path) -> 
     arms, group = continued(ruling), plan.groups[-1]
     # The embedded decoder does not put what it wrote, so nothing of it can be loaded.
     assert {Arm.CONTINUATION} == {arm.arm for arm in arms.values() if not arm.proven}
+    assert 1 == arms[Arm.CONTINUATION].attempts, "a second attempt would load what the first computed"
     # More is reused than the prompt alone had: the rest was written by decode.
     assert (arms[Arm.CONTINUATION_LOCAL].local or 0) > group.length
 

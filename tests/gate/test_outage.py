@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from kvgate.domain.history import HookRan
+from kvgate.domain.history import HookRan, ProbeSent
 from kvgate.domain.probe import WHILE_AWAY, Arm
 from kvgate.domain.reasons import Reason
 from kvgate.domain.verdict import Verdict
 from kvgate.errors import ConfigError
 from kvgate.sim.deployment import Deployment
+from kvgate.sim.dials import Dials
 from kvgate.sim.topology import Topology
 from kvgate.store.run_directory import read_history
 from tests.cli.driving import command, config_file, kvgate
@@ -92,12 +93,23 @@ def test_an_engine_that_does_not_come_back_to_the_pool_is_no_pass(tmp_path: Path
     assert (Verdict.INCONCLUSIVE, Reason.NOT_RECOVERED) == (ruling.verdict, ruling.reasons[0].reason)
 
 
+def test_a_pool_whose_puts_come_late_is_waited_for(tmp_path: Path) -> None:
+    _, ruling = gated(tmp_path, arms=USUAL, change=switched(tmp_path), dials=Dials(put_lag_s=0.15))
+    assert ruling.verdict is Verdict.PASS, ruling.reasons
+    recovered = next(arm for arm in ruling.groups[-1].arms if arm.arm is Arm.RECOVERED)
+    assert recovered.proven
+    assert recovered.attempts > 1
+
+
 # -- what is taken away comes back -----------------------------------------------------------------------------
 def test_the_pool_comes_back_after_a_hook_that_failed_half_way(tmp_path: Path) -> None:
     _, ruling = gated(tmp_path, arms=USUAL, change=switched(tmp_path, down="sys.exit('half way')"))
     assert (Verdict.INCONCLUSIVE, Reason.HOOK_FAILED) == (ruling.verdict, ruling.reasons[0].reason)
     assert "half way" in ruling.reasons[0].detail
     assert ["down", "up"] == did(tmp_path)
+    record = list(read_history(next((tmp_path / "runs").iterdir())))
+    back = next(at for at, entry in enumerate(record) if isinstance(entry, HookRan) and entry.name == "pool_up")
+    assert any(isinstance(entry, ProbeSent) for entry in record[back:]), "before anything else is sent"
 
 
 def test_a_pool_that_cannot_be_brought_back_is_told(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """The whole tool while other requests are in flight: what only shows then, and what must not be mistaken for it."""
 
+import asyncio
 import json
 import signal
 import subprocess
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,8 @@ def test_a_server_that_turns_the_others_away_is_not_under_pressure(tmp_path: Pat
     assert ruling.verdict is Verdict.INCONCLUSIVE
     assert ruling.reasons[0].reason is Reason.PRESSURE_MISSING
     assert any("HTTP 429" in note for note in ruling.notes)
+    sent = [entry.probe.arm for entry in entries(tmp_path) if isinstance(entry, ProbeSent)]
+    assert sent.count(Arm.CHURN) <= 4 * (len(sent) - sent.count(Arm.CHURN)), "it is not asked in a loop"
 
 
 async def _turned_away(folder: Path) -> tuple[Plan, RunVerdict]:
@@ -134,6 +138,62 @@ async def _turned_away(folder: Path) -> tuple[Plan, RunVerdict]:
             content["gate"] |= {"arms": USUAL, "tiers": [531], "groups_per_tier": 2}
             content["gate"]["pressure"] = {"concurrency": 2, "tokens": 300}
             return await ruled(folder, content)
+
+
+def test_a_reference_is_left_in_peace(tmp_path: Path) -> None:
+    _, ruling = gated(tmp_path, arms=[*USUAL, "reference"], change=pressed(2), dials=PACE, reference=0)
+    assert ruling.verdict is Verdict.PASS, ruling.reasons
+    sent = [entry.probe for entry in entries(tmp_path) if isinstance(entry, ProbeSent)]
+    assert {"engine"} == {probe.endpoint for probe in sent if probe.arm is Arm.CHURN}
+    assert "apart" in {probe.endpoint for probe in sent}
+
+
+def test_what_was_really_in_flight_ends_the_run_at_its_budget(tmp_path: Path) -> None:
+    plan, _ = gated(tmp_path / "free", arms=USUAL, change=pressed(3), dials=PACE)
+
+    def change(deployment: Deployment, content: dict[str, Any], urls: dict[str, str]) -> None:
+        pressed(3)(deployment, content, urls)
+        content["budget"] = {"computed_tokens": plan.computed_tokens()}
+
+    _, ruling = gated(tmp_path / "bound", arms=USUAL, change=change, dials=PACE)
+    assert ruling.verdict is Verdict.INCONCLUSIVE
+    assert Reason.BUDGET_EXHAUSTED in {problem.reason for problem in ruling.reasons}
+
+
+def test_counters_that_lag_are_waited_for_until_they_hold_all_that_was_answered(tmp_path: Path) -> None:
+    """What those beside it add must not stand in for the request itself."""
+    _, ruling = run_async(_behind_a_late_page, tmp_path)
+    assert ruling.verdict is Verdict.PASS, ruling.reasons
+
+
+async def _behind_a_late_page(folder: Path) -> tuple[Plan, RunVerdict]:
+    """The page of counters is the one of a tenth of a second ago."""
+    seen: deque[tuple[float, HttpAnswer]] = deque()
+    async with serving(make_deployment(scaled(PRESETS["dense"], 16), dials=PACE)) as urls:
+
+        async def watch() -> None:
+            while True:
+                seen.append((time.monotonic(), await call("GET", urls["engine"] + "/metrics")))
+                await asyncio.sleep(0.02)
+
+        async def relay(request: HttpRequest) -> HttpAnswer:
+            if request.path == "/metrics":
+                while len(seen) > 1 and seen[1][0] <= time.monotonic() - 0.1:
+                    seen.popleft()
+                return seen[0][1]
+            json_body = {"Content-Type": "application/json"}
+            return await call(request.method, urls["engine"] + request.target, request.body, json_body)
+
+        watching = asyncio.create_task(watch())
+        try:
+            async with listening(relay) as port:
+                content: dict[str, Any] = config_for(BY_NAME["healthy"], {"engine": f"http://127.0.0.1:{port}"}, folder)
+                content["gate"] |= {"arms": USUAL, "tiers": [531], "groups_per_tier": 2, "sentinel": False}
+                content["gate"]["pressure"] = {"concurrency": 2}
+                content["limits"]["evidence_s"] = 2.0
+                return await ruled(folder, content)
+        finally:
+            watching.cancel()
 
 
 def test_requests_that_reuse_each_others_kv_prove_nothing(tmp_path: Path) -> None:

@@ -54,15 +54,20 @@ def make_client(url: str, bearer: str | None, connect_s: float) -> httpx.AsyncCl
     """A client for one endpoint. Proxies from the environment are not used: the gate talks to engines directly."""
     headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
     timeout = httpx.Timeout(None, connect=connect_s)
-    # Private authorities are found as OpenSSL finds them (SSL_CERT_FILE), which trust_env would switch off. Where
-    # there is nothing to verify, reading all authorities takes longer than most requests: trust none.
-    verify = ssl.create_default_context() if url.startswith("https") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # A request that waited in the client for a free connection would use up its time there.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     base = url.rstrip("/")
     return httpx.AsyncClient(
-        base_url=base, headers=headers, timeout=timeout, limits=limits, trust_env=False, verify=verify
+        base_url=base, headers=headers, timeout=timeout, limits=limits, trust_env=False, verify=trusting(url)
     )
+
+
+def trusting(url: str) -> ssl.SSLContext:
+    """The authorities that may vouch for an endpoint: those that OpenSSL finds (SSL_CERT_FILE), for private ones too.
+
+    Where there is nothing to verify, none is trusted: reading them all takes longer than most requests.
+    """
+    return ssl.create_default_context() if url.startswith("https") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class HttpEngine:
