@@ -26,6 +26,7 @@ from kvgate.domain.record import RunRecord
 from kvgate.engines.hooks import ProcessHooks
 from kvgate.errors import ConfigError
 from kvgate.gate.line import Outside
+from kvgate.gate.lookout import Eye
 from kvgate.gate.session import Session, Settings
 from kvgate.report.document import make_report
 from kvgate.report.junit import report_junit
@@ -112,6 +113,7 @@ def _session(
         restart=tuple(config.hooks.restart or ()),
         pool_down=tuple(config.hooks.pool_down or ()),
         pool_up=tuple(config.hooks.pool_up or ()),
+        eye=Eye(config.limits.watch_s, config.limits.release_s),
     )
     hidden = (config.deployment.auth.bearer_env,) if config.deployment.auth is not None else ()
     outside = Outside(connection.engines(), ProcessHooks(hidden), directory, RealClock(), watcher)

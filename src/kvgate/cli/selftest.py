@@ -167,7 +167,7 @@ def config_for(fault: Fault, urls: dict[str, str], folder: Path) -> dict[str, ob
         # Of an answer that is gone on from enough has to be reused to show; elsewhere it only takes time.
         "requests": {"max_tokens": 24 if "continuation" in fault.arms else 16},
         **({"hooks": _hooks(urls["pool"])} if fault.outage else {}),
-        "limits": {"settle_s": 0.02, "put_deadline_s": 2.0, "evidence_s": 0.2},
+        "limits": {"settle_s": 0.02, "put_deadline_s": 2.0, "evidence_s": 0.2, "release_s": 0.5},
         "output": {"directory": str(folder / "runs")},
     }
 

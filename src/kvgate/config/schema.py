@@ -291,6 +291,14 @@ class LimitsConfig(Section):
     evidence_s: Annotated[Real, Field(gt=0, le=600)] = Field(
         5.0, description="seconds to wait until the counters account for a request"
     )
+    watch_s: Annotated[Real, Field(ge=0, le=3600)] = Field(
+        2.0,
+        description="seconds between two looks at what engines tell of themselves (requests running and waiting, KV "
+        "cache in use, preemptions, failed loads) while the run lasts; 0 for none",
+    )
+    release_s: Annotated[Real, Field(ge=0, le=3600)] = Field(
+        30.0, description="seconds that engines may take after the last request to let go of what it held"
+    )
     external_attempts: Annotated[Whole, Field(ge=1, le=20)] = Field(4, description="attempts at one external arm")
     hopeless_groups: Annotated[Whole, Field(ge=1, le=1000)] = Field(
         2, description="groups that fail to show the path before the run gives up"

@@ -35,12 +35,31 @@ class Reading:
     value: float
 
 
+class Signal(str, Enum):
+    """What an engine tells of the moment it is asked: requests it works on, requests that wait, and the share of its
+    KV cache that requests hold (0 to 1; what is kept for later and may be dropped does not count)."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    KV_USAGE = "kv_usage"
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """One signal of one engine (data-parallel rank) at one moment."""
+
+    engine: str
+    signal: Signal
+    value: float
+
+
 @dataclass(frozen=True, slots=True)
 class Counters:
     """One reading of an endpoint. ``started`` is the process's start time in Unix seconds, None if unknown."""
 
     readings: tuple[Reading, ...]
     started: float | None = None
+    gauges: tuple[Gauge, ...] = ()
 
     def table(self) -> dict[tuple[str, Counter], float]:
         """The readings by (engine, counter)."""

@@ -18,7 +18,7 @@ class Evidence:
     its own cache, and computed itself, None where there is none. ``external_asked`` is how many tokens the engine
     looked up in an external store, ``logged`` how many its log says were loaded. ``rank`` is the data-parallel engine
     that served it, ``decode_rank`` the one that decoded behind it. ``sources`` names the counters
-    used. ``busy`` is whether others used the engine meanwhile.
+    used. ``busy`` is whether others used the engine meanwhile, ``by_reply`` whether those were not the gate's own.
     """
 
     computed: int | None = None
@@ -36,6 +36,7 @@ class Evidence:
     sources: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     busy: bool = False
+    by_reply: bool = False
 
     def first(self, *reasons: Reason) -> Problem | None:
         """The first problem with one of these reasons."""
@@ -145,6 +146,7 @@ def by_the_reply(evidence: Evidence, observation: Observation | None, length: in
         sources=("cached tokens in the reply",),
         problems=tuple(problems),
         busy=True,
+        by_reply=True,
     )
 
 

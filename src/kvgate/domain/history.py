@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from kvgate.domain.counters import Counters
+from kvgate.domain.counters import Counters, Gauge
 from kvgate.domain.log import LogLine
 from kvgate.domain.observation import Observation
 from kvgate.domain.plan import GroupPlan
@@ -97,6 +97,30 @@ class LogRead:
     kind: Literal["log_read"] = "log_read"
 
 
+class When(str, Enum):
+    """When an engine was asked how it does, relative to the groups."""
+
+    BEFORE = "before"
+    MEANWHILE = "meanwhile"
+    AFTER = "after"
+
+
+@dataclass(frozen=True, slots=True)
+class SignalsRead:
+    """What an endpoint told of itself, and its counts of preempted requests and of keys that could not be loaded.
+
+    Of readings that tell the same only the first is kept.
+    """
+
+    at: float
+    endpoint: str
+    when: When
+    gauges: tuple[Gauge, ...]
+    preemptions: int | None
+    failed_loads: int | None
+    kind: Literal["signals_read"] = "signals_read"
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeSent:
     """A probe is about to be sent. One that is never answered was cut off by the end of the run."""
@@ -149,6 +173,7 @@ Entry = (
     | HookRan
     | CountersRead
     | LogRead
+    | SignalsRead
     | ProbeSent
     | ProbeAnswered
     | Waited

@@ -46,6 +46,7 @@ from kvgate.domain.ruling import (
     RunVerdict,
 )
 from kvgate.domain.sentinels import changed, onset, unsteady
+from kvgate.domain.signals import summaries, unreleased
 from kvgate.domain.standing import Standing
 from kvgate.domain.timing import timing_of
 from kvgate.domain.verdict import Verdict, merge
@@ -65,7 +66,11 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
     beside = _Beside(
         failing=_there(leaked(views), changed(change) if change else None),
         silent=_there(
-            unanswered(plan, run, views), unsteady(plan, run, views), too_weak(plan.policy, power), unpressed(views)
+            unanswered(plan, run, views),
+            unsteady(plan, run, views),
+            too_weak(plan.policy, power),
+            unpressed(views),
+            unreleased(run, views),
         ),
     )
     results = tuple(_result(plan, run, groups, counted, calibrated, (name, beside)) for name in PolicyName)
@@ -88,6 +93,7 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
         notes=plan.notes + notes_on(plan, views, counted, proven),
         advice=advice_for(chosen.verdict, chosen.reasons, groups),
         onset=change,
+        signals=summaries(run),
     )
 
 

@@ -45,6 +45,7 @@ class Reason(str, Enum):
     PRESSURE_MISSING = "PRESSURE_MISSING"
     OUTAGE_MISSING = "OUTAGE_MISSING"
     NOT_RECOVERED = "NOT_RECOVERED"
+    NOT_RELEASED = "NOT_RELEASED"
     # INCONCLUSIVE: the answers
     OBSERVATION_MISSING = "OBSERVATION_MISSING"
     PROBE_REFUSED = "PROBE_REFUSED"
@@ -232,6 +233,11 @@ REASONS: dict[Reason, ReasonText] = {
         "After hooks.pool_up no hit came from the pool any more.",
         "Make hooks.pool_up return only when the pool serves again; if it does, the engine has to be restarted after "
         "an outage: raise it with its developers.",
+    ),
+    Reason.NOT_RELEASED: ReasonText(
+        "After the last request an engine still held what it had not held before the first.",
+        "See whether requests that clients left are given up (engine log); an engine that keeps what they held fills up. "
+        "If it only takes longer, raise limits.release_s.",
     ),
     Reason.OBSERVATION_MISSING: ReasonText(
         "No complete answer came back, even when asked again.",

@@ -17,6 +17,7 @@ from kvgate.domain.history import (
     ProbeSent,
     RunCompleted,
     RunStopped,
+    SignalsRead,
 )
 from kvgate.domain.log import LogLine
 from kvgate.domain.observation import Observation
@@ -80,6 +81,8 @@ class RunRecord:
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.groups: dict[str, GroupRecord] = {}
+        # What each endpoint told of itself, oldest first.
+        self.signals: dict[str, list[SignalsRead]] = {}
         self.stopped: Problem | None = None
         self.completed = False
         # Which group sent each prompt first, by the prompt's digest; warm-up prompts are among them.
@@ -114,6 +117,8 @@ class RunRecord:
                 attempt = group.at(entry.arm, entry.attempt)
                 attempt.hooks.append(entry)
                 attempt.weighed = None
+        elif isinstance(entry, SignalsRead):
+            self.signals.setdefault(entry.endpoint, []).append(entry)
         elif isinstance(entry, RunStopped):
             self.stopped = entry.problem
         elif isinstance(entry, RunCompleted):

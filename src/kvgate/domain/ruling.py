@@ -131,6 +131,25 @@ class PathTiming:
 
 
 @dataclass(frozen=True, slots=True)
+class SignalSummary:
+    """What one endpoint told of itself while the run lasted; None is not told.
+
+    Requests of all its engines together, the share of the KV cache of the fullest. ``released`` is whether it held no
+    more after the last request than before the first group. ``actions`` are what an operator should do.
+    """
+
+    endpoint: str
+    readings: int
+    most_running: float | None
+    most_waiting: float | None
+    most_kv_usage: float | None
+    preemptions: int | None
+    failed_loads: int | None
+    released: bool | None
+    actions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyResult:
     """The run's verdict under one policy."""
 
@@ -176,3 +195,4 @@ class RunVerdict:
     notes: tuple[str, ...]
     advice: tuple[str, ...]
     onset: Onset | None = None
+    signals: tuple[SignalSummary, ...] = ()

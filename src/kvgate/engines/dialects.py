@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from kvgate.domain.counters import Counter
+from kvgate.domain.counters import Counter, Signal
 from kvgate.domain.policy import Grade
 
 
@@ -39,6 +39,7 @@ class Dialect:
     fixed_fields: tuple[tuple[str, object], ...]
     id_fields: tuple[str, ...]
     counters: tuple[tuple[Counter, CounterName], ...] = field(repr=False)
+    gauges: tuple[tuple[Signal, CounterName], ...] = field(repr=False, default=())
     config_sample: str = "vllm:cache_config_info"
 
 
@@ -69,6 +70,12 @@ _VLLM_COUNTERS = (
         Counter.FAILED_LOADS,
         CounterName(("vllm:mooncake_store_operation_failed_keys_total",), (("operation", "load_get"),)),
     ),
+)
+
+_VLLM_GAUGES = (
+    (Signal.RUNNING, CounterName(("vllm:num_requests_running",))),
+    (Signal.WAITING, CounterName(("vllm:num_requests_waiting",))),
+    (Signal.KV_USAGE, CounterName(("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"))),
 )
 
 # Temperature 0 and everything that could change sampling, always explicit; never min_tokens, structured output
@@ -104,6 +111,7 @@ _VLLM = Dialect(
     fixed_fields=_VLLM_FIELDS,
     id_fields=("return_token_ids", "return_tokens_as_token_ids"),
     counters=_VLLM_COUNTERS,
+    gauges=_VLLM_GAUGES,
 )
 
 # vllm-ascend serves vLLM's surface, but on models with several KV groups a failed load is only logged and the

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import anyio
 
-from kvgate.domain.counters import Counter, Counters, Reading
+from kvgate.domain.counters import Counter, Counters, Gauge, Reading
 from kvgate.domain.history import DropOutcome
 from kvgate.domain.log import LogLine, LogWord
 from kvgate.domain.observation import Leg, Observation, Timing
@@ -103,14 +103,17 @@ class GatewayEngine:
         """The prefill engines' counters, and the decode engines' under names of their own."""
         readings: list[Reading] = []
         started: list[float] = []
+        gauges: list[Gauge] = []
         for engines, decoding in ((self._prefill, False), (self._decode, True)):
             for engine in engines:
                 reading = await engine.read_counters()
                 if reading.counters is None:
                     return CounterReading(None, f"{engine.name}: {reading.detail}")
                 readings += _named(engine.name, reading.counters, decoding)
+                told = reading.counters.gauges
+                gauges += [replace(gauge, engine=f"{engine.name}/{gauge.engine}") for gauge in told]
                 started += [reading.counters.started] if reading.counters.started is not None else []
-        return CounterReading(Counters(tuple(readings), max(started, default=None)))
+        return CounterReading(Counters(tuple(readings), max(started, default=None), tuple(gauges)))
 
     async def read_log(self) -> LogReading | None:
         """What the prefill engines' logs say, and failures in those of decode; None if none of them can be read."""

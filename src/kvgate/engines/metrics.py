@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from kvgate.domain.counters import Counter, Counters, Reading
-from kvgate.engines.dialects import Dialect
+from kvgate.domain.counters import Counter, Counters, Gauge, Reading, Signal
+from kvgate.engines.dialects import CounterName, Dialect
 
 # Label sets come and go (one per status, say); a server that makes up ever new ones must not fill our memory.
 REMEMBERED_HEADS = 4096
@@ -22,7 +22,7 @@ class UnreadablePageError(ValueError):
 class _Place:
     """Where a sample belongs: its counter, its engine, and how old its name is (0: the newest)."""
 
-    counter: Counter
+    counter: Counter | Signal
     engine: str
     age: int
 
@@ -32,16 +32,17 @@ class CounterReader:
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-        names = [name for _, where in dialect.counters for name in where.samples]
+        self._known: tuple[tuple[Counter | Signal, CounterName], ...] = (*dialect.counters, *dialect.gauges)
+        names = [name for _, where in self._known for name in where.samples]
         self._starts = _starts((*dict.fromkeys(names), dialect.started_sample))
         self._places: dict[str, _Place | None] = {}
 
     def read(self, page: str) -> Counters:
-        """The counters on a page, per engine. Raises UnreadablePageError.
+        """The counters and gauges on a page, per engine. Raises UnreadablePageError.
 
         Old and new names of one counter are never added up; ``_created`` samples and histograms are passed over.
         """
-        totals: dict[Counter, tuple[int, dict[str, float]]] = {}
+        totals: dict[Counter | Signal, tuple[int, dict[str, float]]] = {}
         started = None
         for head, value in _values(page, self._starts):
             place = self._place(head)
@@ -49,14 +50,14 @@ class CounterReader:
                 started = value if head == self._dialect.started_sample else started
             elif math.isfinite(value):
                 _add(totals, place, value)
-        readings = [
-            Reading(engine, counter, value)
-            for counter, (_, engines) in totals.items()
-            for engine, value in sorted(engines.items())
+        found = [
+            (what, engine, value) for what, (_, engines) in totals.items() for engine, value in sorted(engines.items())
         ]
+        readings = tuple(Reading(engine, what, value) for what, engine, value in found if isinstance(what, Counter))
         if not readings:
             raise UnreadablePageError("the page has none of the counters kvgate reads")
-        return Counters(tuple(readings), started)
+        gauges = tuple(Gauge(engine, what, value) for what, engine, value in found if isinstance(what, Signal))
+        return Counters(readings, started, gauges)
 
     def _place(self, head: str) -> _Place | None:
         if head in self._places:
@@ -67,7 +68,7 @@ class CounterReader:
         self._places[head] = next(
             (
                 _Place(counter, sample.labels.get(self._dialect.engine_label, "0"), where.samples.index(sample.name))
-                for counter, where in self._dialect.counters
+                for counter, where in self._known
                 if sample.name in where.samples
                 and all(sample.labels.get(label) == value for label, value in where.labels)
             ),
@@ -76,7 +77,7 @@ class CounterReader:
         return self._places[head]
 
 
-def _add(totals: dict[Counter, tuple[int, dict[str, float]]], place: _Place, value: float) -> None:
+def _add(totals: dict[Counter | Signal, tuple[int, dict[str, float]]], place: _Place, value: float) -> None:
     """Add a sample to its counter; an older name of the counter counts only where no newer one is there."""
     age, engines = totals.get(place.counter, (place.age, {}))
     if place.age > age:

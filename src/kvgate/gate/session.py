@@ -29,6 +29,7 @@ from kvgate.domain.sentinels import AFTER, BEFORE, asks_after
 from kvgate.gate.beside import Sentinels, send_canaries
 from kvgate.gate.churn import Churn
 from kvgate.gate.line import Line, Outside, Stop
+from kvgate.gate.lookout import USUAL, Eye, Lookout
 from kvgate.ports import Body, DropReply, Engine
 
 DROP_TRIES = 6
@@ -43,7 +44,7 @@ class Settings:
     """The user's hooks by arm, how long one may take, and how long counters may lag (seconds).
 
     ``restart`` is the command that restarts the engine under test, ``pool_down`` and ``pool_up`` take the pool away and
-    bring it back; empty if there is none.
+    bring it back; empty if there is none. ``eye`` is how the engines are kept an eye on.
     """
 
     before_arm: Mapping[Arm, tuple[str, ...]]
@@ -53,6 +54,7 @@ class Settings:
     restart: tuple[str, ...] = ()
     pool_down: tuple[str, ...] = ()
     pool_up: tuple[str, ...] = ()
+    eye: Eye = USUAL
 
 
 class Session:
@@ -60,6 +62,7 @@ class Session:
 
     def __init__(self, plan: Plan, run_id: str, prompts: PromptSource, outside: Outside, settings: Settings) -> None:
         self._line = Line(plan, run_id, outside)
+        self._lookout = Lookout(self._line, plan, outside.clock, outside.watcher, settings.eye)
         self._churn = Churn(self._line, outside.clock, plan, prompts)
         self._plan = plan
         self._run_id = run_id
@@ -82,8 +85,9 @@ class Session:
             if self._plan.obstacles:
                 raise Stop(self._plan.obstacles[0])
             await self._warm_up()
-            await self._send_groups()
-            await send_canaries(self._line, self._plan.canaries, self._prompts, self._watcher)
+            async with self._lookout.watching():
+                await self._send_groups()
+                await send_canaries(self._line, self._plan.canaries, self._prompts, self._watcher)
         except Stop as stop:
             self.stop(stop.problem)
         else:

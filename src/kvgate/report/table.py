@@ -79,6 +79,8 @@ def _parts(report: Report) -> Iterable[RenderableType]:
         yield _power(ruling)
     if ruling.timing:
         yield _timing(ruling)
+    if ruling.signals:
+        yield _signals(ruling)
     yield _closing(ruling)
 
 
@@ -232,6 +234,25 @@ def _timing(ruling: RunVerdict) -> RenderableType:
         table.add_row(str(each.tier), each.path.value, str(each.probes), *cells)
     cost = f"Cost: {ruling.computed_tokens} prompt tokens computed, {ruling.sent_tokens} sent"
     return Group(table, Text(cost))
+
+
+def _signals(ruling: RunVerdict) -> RenderableType:
+    """What the engines told of themselves; an engine that told nothing is not a quiet one."""
+    table = Table(title="What the engines told while the run lasted: the most seen", title_justify="left")
+    for name in ("endpoint", "running", "waiting", "KV cache in use", "preempted", "failed loads", "let go at the end"):
+        table.add_column(name, justify="left" if name in ("endpoint", "let go at the end") else "right")
+    for each in ruling.signals:
+        usage = "?" if each.most_kv_usage is None else f"{100 * each.most_kv_usage:.3g}%"
+        counts = (_told(each.preemptions), _told(each.failed_loads))
+        let_go = {True: "yes", False: "[yellow]no[/]", None: "?"}[each.released]
+        busy = (_told(each.most_running), _told(each.most_waiting))
+        table.add_row(escape(each.endpoint), *busy, usage, *counts, let_go)
+    actions = [Text(f"  {action}", style="yellow") for each in ruling.signals for action in each.actions]
+    return Group(table, *actions)
+
+
+def _told(value: float | None) -> str:
+    return "?" if value is None else f"{value:g}"
 
 
 def _spread(spread: Spread | None) -> str:

@@ -129,6 +129,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("mixed_only", "external blocks behind a local prefix are wrong", "LM#4247", "load", _FAIL, _DIVERGED, arms=("mixed",)),
     Fault("concurrent_only", "loads are wrong while others run", "VL#45704", "load", _FAIL, _DIVERGED, dials=Dials(latency_per_token_s=0.001), tiers=(531, 787), pressure=3),
     Fault("after_a_cancel", "loads are wrong once a client has gone away", "SG#23392", "load", _FAIL, _DIVERGED, dials=Dials(latency_per_token_s=0.001), tiers=(531, 787), pressure=2, cancels=0.5),
+    Fault("not_released", "a request whose client has gone away is never given up", "SG#23392", "engine", _UNKNOWN, ("NOT_RELEASED",), dials=Dials(latency_per_token_s=0.001), tiers=_ONE_TIER, pressure=2, cancels=0.5),
     Fault("outage_unnoticed", "the pool is away, and blocks that nothing was loaded into are taken for its hits", "VA#12522", "outage", _FAIL, _DIVERGED, tiers=_ONE_TIER, outage=True),
     Fault("outage_ignored", "the hook that takes the pool away does not", "§3.2", "outage", _UNKNOWN, ("OUTAGE_MISSING",), tiers=_ONE_TIER, outage=True),
     Fault("outage_for_good", "once the pool was away, nobody looks there again", "§3.2", "outage", _UNKNOWN, ("NOT_RECOVERED",), tiers=_ONE_TIER, outage=True),

@@ -57,21 +57,28 @@ Handler = Callable[[HttpRequest], Awaitable[HttpAnswer]]
 
 @asynccontextmanager
 async def listening(handler: Handler, port: int = 0) -> AsyncIterator[int]:
-    """Serve on loopback; yields the port."""
+    """Serve on loopback; yields the port. Afterwards no connection is left open."""
+    open_ones: set[asyncio.StreamWriter] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_ones.add(writer)
         try:
             await _converse(handler, reader, writer)
         except (h11.RemoteProtocolError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
+            open_ones.discard(writer)
 
     server = await asyncio.start_server(handle, LOOPBACK, port, limit=1 << 20)
     try:
         yield int(server.sockets[0].getsockname()[1])
     finally:
         server.close()
+        for writer in open_ones:
+            writer.transport.abort()
+        # What was aborted is closed when the loop comes round again.
+        await asyncio.sleep(0)
 
 
 async def _converse(handler: Handler, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

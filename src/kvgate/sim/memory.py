@@ -11,13 +11,15 @@ from kvgate.sim.words import Dictionary
 
 @dataclass(slots=True)
 class Memory:
-    """Weights, words, and the last prompts (for faults that mix)."""
+    """Weights, words, the last prompts (for faults that mix), whether a client has gone away, and how many requests
+    of such clients are kept for ever."""
 
     weights: Weights = field(default_factory=make_weights)
     words: Dictionary = field(default_factory=Dictionary)
     prompts: list[Ids] = field(default_factory=list)
     objects: list[dict[Place, Arrays]] = field(default_factory=list)
     cancelled: bool = False
+    kept: int = 0
 
     def foreign_text(self, prompt: Ids) -> str | None:
         """How the last prompt before this one began; None if there was no other."""

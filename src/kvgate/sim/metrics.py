@@ -6,8 +6,9 @@ from kvgate.sim.node import Node
 MODEL = "sim"
 
 
-def page(node: Node, scrapes: int) -> str:
-    """The page. ``scrapes`` is how often it was read before, for faults that tell each reader something else."""
+def page(node: Node, scrapes: int, running: int = 0) -> str:
+    """The page. ``scrapes`` is how often it was read before, for faults that tell each reader something else;
+    ``running`` is how many requests the engine works on."""
     fault = node.fault
     factor = 2 if fault == "counters_double" else 1
     silent = fault == "counters_stuck" or (fault == "counters_saw" and scrapes % 2 == 1)
@@ -17,6 +18,7 @@ def page(node: Node, scrapes: int) -> str:
         if fault == "counters_restart" and counters.requests > 12:
             counters = Counters(prompt=counters.prompt % 7, local_queries=counters.local_queries % 7)
         lines += _rank(counters, factor, number, fault)
+        lines += _now(running + node.memory.kept, number)
         # Somebody who comes and goes is there for two requests in forty.
         if (
             node.dials.foreign
@@ -67,3 +69,14 @@ def _rank(counters: Counters, factor: int, number: int, fault: str) -> list[str]
             for source, value in by_source.items()
         ]
     return lines
+
+
+def _now(running: int, number: int) -> list[str]:
+    """What holds at the moment: every request in flight holds a hundredth of the KV cache."""
+    gauges = {
+        "num_requests_running": running,
+        "num_requests_waiting": 0,
+        "kv_cache_usage_perc": min(1.0, running / 100),
+    }
+    label = f'engine="{number}",model_name="{MODEL}"'
+    return [f"vllm:{name}{{{label}}} {float(value)}" for name, value in gauges.items()]

@@ -59,7 +59,7 @@ class Surface:
             if node.fault == "no_counters":
                 return unknown_path()
             self._scrapes += 1
-            return HttpAnswer(200, "text/plain; version=0.0.4", page(node, self._scrapes).encode())
+            return HttpAnswer(200, "text/plain; version=0.0.4", page(node, self._scrapes, self._in_flight).encode())
         if path == "/health":
             return as_json({}) if node.ready() else failure(503, "the engine is starting up")
         scheduler = {"max_num_batched_tokens": preset.chunk, "enable_chunked_prefill": True}
@@ -170,7 +170,9 @@ class Surface:
         self._in_flight -= 1
 
     def _cancelled(self) -> None:
-        self.node.memory.cancelled = True
+        memory = self.node.memory
+        memory.cancelled = True
+        memory.kept += self.node.fault == "not_released"
 
     def _prompt(self, body: Body, chat: bool) -> list[int]:
         words = self.node.memory.words

@@ -1,0 +1,148 @@
+"""What engines tell while a run lasts: what to do is said at once, and an engine that does not let go is no PASS."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvgate.domain.counters import Counter, Counters, Gauge, Reading, Signal
+from kvgate.domain.history import SignalsRead, When
+from kvgate.domain.reasons import Reason
+from kvgate.domain.record import RunRecord
+from kvgate.domain.signals import held, signals_read, summaries, unreleased, warnings_on
+from kvgate.domain.verdict import Verdict
+from kvgate.sim.deployment import Deployment
+from kvgate.sim.dials import Dials
+from kvgate.sim.topology import Topology
+from tests.gate.test_arms import USUAL, gated
+from tests.gate.test_pressure import PACE, entries, pressed
+
+
+def told(usage: float = 0.0, running: float = 0.0, waiting: float = 0.0, **counts: int) -> SignalsRead:
+    gauges = (
+        Gauge("0", Signal.KV_USAGE, usage),
+        Gauge("0", Signal.RUNNING, running),
+        Gauge("0", Signal.WAITING, waiting),
+    )
+    when = When.MEANWHILE
+    return SignalsRead(0.0, "a", when, gauges, counts.get("preemptions", 0), counts.get("failed", 0))
+
+
+@pytest.mark.parametrize(("read", "named"), [
+    ([told(), told()], []),
+    ([told(0.95), told(0.5)], []),
+    ([told(), told(0.95)], []),
+    ([told(), told(0.95), told(0.91)], ["kv_usage"]),
+    ([told(), told(0.9), told(0.9)], []),
+    ([told(), told(waiting=2), told(waiting=1)], ["waiting"]),
+    ([told(), told(waiting=2), told(waiting=0)], []),
+    ([told(preemptions=7), told(preemptions=7)], []),
+    ([told(preemptions=7), told(preemptions=8)], ["preemptions"]),
+    ([told(failed=1), told(failed=3)], ["failed_loads"]),
+    ([told(0.95, waiting=1, preemptions=0), told(0.99, waiting=3, preemptions=2)], ["kv_usage", "waiting", "preemptions"]),
+], ids=["quiet", "a peak", "not yet", "full", "not above", "a queue", "no queue", "old ones", "preempted", "failed", "all"])  # fmt: skip
+def test_what_to_do_is_said_where_it_is_needed_and_nowhere_else(read: list[SignalsRead], named: list[str]) -> None:
+    assert named == [each.name for each in warnings_on("a", read)]
+
+
+def test_what_an_engine_does_not_tell_is_unknown() -> None:
+    silent = SignalsRead(0.0, "a", When.MEANWHILE, (), None, None)
+    run = RunRecord([silent, silent])
+    (only,) = summaries(run)
+    assert (None,) * 6 == (
+        only.most_running,
+        only.most_waiting,
+        only.most_kv_usage,
+        only.preemptions,
+        only.failed_loads,
+        only.released,
+    )
+    assert () == only.actions
+    assert unreleased(run, ()) is None
+
+
+def test_ranks_are_added_up_and_the_fullest_one_tells_how_full() -> None:
+    gauges = (
+        *(Gauge(rank, Signal.RUNNING, 2.0) for rank in "01"),
+        Gauge("0", Signal.KV_USAGE, 0.2),
+        Gauge("1", Signal.KV_USAGE, 0.7),
+    )
+    counts = tuple(Reading(rank, Counter.PREEMPTIONS, 3.0) for rank in "01")
+    (only,) = summaries(RunRecord([signals_read(0.0, "a", When.BEFORE, Counters(counts, None, gauges))]))
+    assert (4.0, 0.7, 0) == (only.most_running, only.most_kv_usage, only.preemptions)
+
+
+@pytest.mark.parametrize(("before", "after", "words"), [
+    (told(), told(), 0),
+    (told(0.001), told(0.001), 0),
+    (told(0.5, running=1), told(0.1), 0),
+    (told(), told(0.002), 1),
+    (told(), told(0.002, running=1, waiting=1), 3),
+], ids=["nothing", "as before", "less than before", "blocks", "all"])  # fmt: skip
+def test_what_is_still_held_is_what_was_not_held_before(before: SignalsRead, after: SignalsRead, words: int) -> None:
+    assert words == len(held(before, after))
+
+
+@pytest.mark.parametrize(("fault", "cancels", "verdict"), [
+    ("not_released", 0.5, Verdict.INCONCLUSIVE),
+    ("not_released", 0.0, Verdict.PASS),
+    ("healthy", 0.5, Verdict.PASS),
+], ids=["kept", "nobody left", "let go"])  # fmt: skip
+def test_an_engine_that_keeps_what_its_clients_left_is_no_pass(
+    fault: str, cancels: float, verdict: Verdict, tmp_path: Path
+) -> None:
+    def change(deployment: Deployment, content: dict[str, Any], urls: dict[str, str]) -> None:
+        pressed(3, cancel_share=cancels)(deployment, content, urls)
+        # Looked at all the while, so that what is seen is no matter of chance.
+        content["limits"]["watch_s"] = 0.05
+
+    _, ruling = gated(tmp_path, fault, USUAL, dials=PACE, change=change)
+    assert verdict is ruling.verdict, ruling.reasons
+    (signals,) = ruling.signals
+    assert (verdict is Verdict.PASS) is signals.released
+    assert (signals.most_running or 0) >= 2, "the others in flight were seen"
+    if verdict is not Verdict.PASS:
+        assert Reason.NOT_RELEASED is ruling.reasons[0].reason
+
+
+def test_nobody_looks_while_nothing_is_to_be_looked_at(tmp_path: Path) -> None:
+    def change(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
+        content["limits"]["watch_s"] = 0
+
+    _, ruling = gated(tmp_path, arms=USUAL, change=change)
+    seen = [entry for entry in entries(tmp_path) if isinstance(entry, SignalsRead)]
+    assert [When.BEFORE, When.AFTER] == [entry.when for entry in seen], "before and after it is asked all the same"
+    assert Verdict.PASS is ruling.verdict
+
+
+def test_readings_that_tell_the_same_are_kept_once(tmp_path: Path) -> None:
+    def change(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
+        content["limits"]["watch_s"] = 0.01
+
+    gated(tmp_path, arms=USUAL, change=change, dials=Dials(latency_s=0.05))
+    seen = [entry for entry in entries(tmp_path) if isinstance(entry, SignalsRead)]
+    assert 2 <= len(seen)
+    kept = [(entry.gauges, entry.preemptions) for entry in seen if entry.when is not When.AFTER]
+    assert all(one != other for one, other in pairwise(kept))
+
+
+def test_of_a_gateway_the_engines_behind_it_are_asked(tmp_path: Path) -> None:
+    _, ruling = gated(tmp_path, arms=USUAL, topology=Topology.PD)
+    assert ["gateway"] == [each.endpoint for each in ruling.signals]
+    first = next(entry for entry in entries(tmp_path) if isinstance(entry, SignalsRead))
+    assert {"prefill/0", "decode/0"} == {gauge.engine for gauge in first.gauges}
+
+
+def test_who_else_uses_the_engine_is_not_taken_for_one_that_keeps_what_it_held(tmp_path: Path) -> None:
+    """The same reading convicts where nobody else was there (control above)."""
+
+    def change(deployment: Deployment, content: dict[str, Any], urls: dict[str, str]) -> None:
+        pressed(2, cancel_share=0.5)(deployment, content, urls)
+
+    _, ruling = gated(
+        tmp_path, "not_released", USUAL, change=change, dials=Dials(latency_per_token_s=0.001, foreign=True)
+    )
+    reasons = {problem.reason for problem in ruling.reasons}
+    assert Reason.FOREIGN_TRAFFIC in reasons
+    assert Reason.NOT_RELEASED not in reasons
