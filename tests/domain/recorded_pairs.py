@@ -251,6 +251,17 @@ def pulling(before: tuple[float, float], after: tuple[float, float]) -> Answers:
     return {**dict.fromkeys(ARMS, left), Arm.LOCAL_REPEAT: right}
 
 
+def pulled() -> Answers:
+    """Loads that flip from token 104 to 1104, 0.6 nat apart, and a local repeat that drifts by 0.3."""
+    left = listed(4, (104, 1104), (-0.5, -1.1))
+    right = listed(4, (1104, 104), (-0.5, -1.1), answer((*TOKENS[:4], 1104, *TOKENS[5:])))
+    return {**dict.fromkeys(ARMS, left), **both(right), Arm.LOCAL_REPEAT: listed(4, (104, 1104), (-0.8, -1.4))}
+
+
+# Another token that is in nobody's list, 0.01 nat off up to there.
+WILD = answer((*TOKENS[:4], 9, *TOKENS[5:]), shift=-0.01)
+
+
 # The first group's external hits drift; its own repeat is not exact, so the envelope decides.
 def enveloped(name: str, required: str, shift: float, *others: Given, own: float = 0.01) -> Case:
     return neighbours(f"envelope: {name}", required, {**loud(own), **both(answer(shift=-shift))}, *others)
@@ -277,7 +288,21 @@ ENVELOPE = (
     enveloped("just over the floor", "FAIL DIVERGED", 0.11, *[loud(0.02)] * 8),
     enveloped("inside three times the loudest", "PASS", 0.29, loud(0.1), *[loud(0.02)] * 7),
     enveloped("beyond three times the loudest", "FAIL DIVERGED", 0.31, loud(0.1), *[loud(0.02)] * 7),
-    enveloped("at most the cap", "FAIL DIVERGED", 0.55, *[loud(0.4)] * 8),
+    enveloped("at most the cap", "INCONCLUSIVE UNSTABLE", 0.55, *[loud(0.4)] * 8),
+    enveloped("repeats of two come near the cap", "INCONCLUSIVE UNSTABLE", 0.55, loud(0.4), loud(0.2)),
+    enveloped("repeats of one come near the cap", "FAIL DIVERGED", 0.55, loud(0.4)),
+    enveloped("three times the loudest repeat", "INCONCLUSIVE UNSTABLE", 1.19, *[loud(0.4)] * 8),
+    enveloped("beyond three times the loudest repeat", "FAIL DIVERGED", 1.21, *[loud(0.4)] * 8),
+    enveloped("cold repeats near the cap", "INCONCLUSIVE UNSTABLE", 0.55, *[cold_loud(0.4)] * 2),
+    enveloped("repeats that are no near tie at all", "INCONCLUSIVE UNSTABLE", 9.0, *[{Arm.LOCAL_REPEAT: WILD}] * 2),
+    neighbours(
+        "envelope: nor are loads",
+        "INCONCLUSIVE UNSTABLE",
+        {**loud(0.01), **both(WILD)},
+        *[{Arm.LOCAL_REPEAT: WILD}] * 2,
+    ),
+    neighbours("envelope: a flip beyond it", "INCONCLUSIVE UNSTABLE", pulled(), loud(0.3)),
+    neighbours("envelope: a flip beyond it, strict", "FAIL TOKENS_DIFFER", pulled(), loud(0.3), policy=STRICT),
     enveloped("quiet neighbours do not inform", "PASS", 0.45, *[loud(0.02)] * 7, QUIET),
     enveloped("its own noise does not inform", "FAIL DIVERGED", 0.45, *[loud(0.02)] * 8, own=0.3),
     enveloped("cold noise does not inform hits", "FAIL DIVERGED", 0.45, *[cold_loud(0.02)] * 8),

@@ -41,7 +41,7 @@ def told(usage: float = 0.0, running: float = 0.0, waiting: float = 0.0, **count
     ([told(preemptions=7), told(preemptions=8)], ["preemptions"]),
     ([told(failed=1), told(failed=3)], ["failed_loads"]),
     ([told(0.95, waiting=1), told(0.99, waiting=3, preemptions=2)], ["kv_usage", "waiting", "preemptions"]),
-], ids=["quiet", "peak", "not yet", "full", "not above", "queue", "no queue", "old", "preempted", "failed", "all"])  # fmt: skip
+])  # fmt: skip
 def test_what_to_do_is_said_where_it_is_needed_and_nowhere_else(read: list[SignalsRead], named: list[str]) -> None:
     assert named == [each.name for each in warnings_on("a", read)]
 

@@ -21,6 +21,7 @@ from kvgate.domain.planning import PromptSource, make_plan
 from kvgate.domain.policy import PolicyName
 from kvgate.domain.probe import Arm, Probe
 from kvgate.domain.prompt import Lexicon, TooShortError, compose
+from kvgate.domain.sequel import sequel_notes
 from kvgate.engines.chat import ChatPrompts
 from kvgate.engines.discovery import ServerFacts
 from kvgate.errors import ConfigError
@@ -282,6 +283,7 @@ def plan_for(connection: Connection, explored: Explored, policy: PolicyName | No
         canaries=gate.canaries,
         sentinel=gate.sentinel,
         outage=config.hooks.pool_down is not None,
+        more_groups=gate.more_groups,
         two_leg=explored.two_leg,
         churn=pressure.concurrency if pressure is not None else 0,
         churn_tokens=pressure.tokens if pressure is not None else None,
@@ -299,7 +301,7 @@ def plan_for(connection: Connection, explored: Explored, policy: PolicyName | No
         )
     except PlanError as error:
         raise ConfigError(str(error)) from None
-    return replace(plan, notes=(*explored.notes, *plan.notes))
+    return replace(plan, notes=(*explored.notes, *plan.notes, *sequel_notes(plan)))
 
 
 def _arms(config: Config) -> frozenset[Arm]:

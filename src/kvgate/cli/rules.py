@@ -29,5 +29,6 @@ def rules_of(config: Config, policy: PolicyName | None) -> tuple[Policy, Limits,
         external_attempts=config.limits.external_attempts,
         hopeless_groups=config.limits.hopeless_groups,
     )
-    budget = Budget(config.budget.computed_tokens, config.budget.minutes, config.budget.replacements)
+    asked = config.budget
+    budget = Budget(asked.computed_tokens, asked.minutes, asked.replacements, asked.requests)
     return chosen, limits, budget

@@ -147,6 +147,11 @@ class GateConfig(Section):
         "aligned", description="aligned (snap each tier to an aligned length) or exact (use the numbers as they are)"
     )
     groups_per_tier: Annotated[Whole, Field(ge=1, le=1000)] = Field(3, description="groups per tier, 1 to 1000")
+    more_groups: Annotated[Whole, Field(ge=0, le=1000)] = Field(
+        0,
+        description="groups per tier that may be added, in doubling rounds, while the run is undecided (something "
+        "differed once and not again, or loads drift further than their controls, which may be chance), 0 to 1000",
+    )
     boundaries: bool = Field(True, description="true or false: also send lengths around block, granule and chunk edges")
     short_control: bool = Field(True, description="true or false: send one group below the hit floor as a control")
     arms: Annotated[list[Arm], Field(min_length=2)] = Field(
@@ -313,6 +318,9 @@ class BudgetConfig(Section):
     )
     minutes: Annotated[Real, Field(gt=0, le=100_000)] = Field(120.0, description="minutes the run may take")
     replacements: Annotated[Whole, Field(ge=0, le=1000)] = Field(3, description="groups that may replace void ones")
+    requests: Annotated[Whole, Field(ge=1)] | None = Field(
+        None, description="requests that may be sent, all told; leave out for as many as the plan has"
+    )
 
 
 class HooksConfig(Section):

@@ -1,11 +1,13 @@
 """What the groups of a run show together although each of them alone may be chance."""
 
+from collections.abc import Iterable
+
 from kvgate.domain.pairing import GroupView, recall_lost_and_won
 from kvgate.domain.plan import PairKind, Plan
 from kvgate.domain.power import excess_p_value, sign_p_value
 from kvgate.domain.probe import Arm
 from kvgate.domain.reasons import Problem, Reason
-from kvgate.domain.ruling import PairVerdict
+from kvgate.domain.ruling import PairVerdict, RunTest
 
 # Cold answers that alone are far off: this many, and most, are no chance.
 ODD_GROUPS = 2
@@ -18,39 +20,52 @@ EFFECT = 2.0
 _DIFFERENT = (Reason.NEAR_TIE, Reason.UNSTABLE, Reason.TOKENS_DIFFER)
 
 
-def excess(plan: Plan, groups: list[tuple[PairVerdict, ...]]) -> Problem | None:
-    """What external pairs show beyond the pairs beside them: more differences, or drift that is larger all along."""
-    cold = [pair for pairs in groups if (pair := _of_kind(pairs, PairKind.EXTERNAL_VS_COLD))]
-    odd = [pair.odd_baseline for pair in cold]
-    if odd.count(True) >= ODD_GROUPS and 2 * odd.count(True) > len(odd):
-        detail = f"{odd.count(True)} of {len(odd)} cold answers are far off their own repeats, with which hits agree"
-        return Problem(Reason.EXCESS_DIVERGENCE, detail)
-    local = [pair for pairs in groups if (pair := _of_kind(pairs, PairKind.LOCAL_VS_COLD))]
-    matched = [pair for pairs in groups if (pair := _of_kind(pairs, PairKind.EXTERNAL_VS_LOCAL)) and pair.shape_matched]
+def run_tests(plan: Plan, groups: list[tuple[PairVerdict, ...]], views: tuple[GroupView, ...]) -> tuple[RunTest, ...]:
+    """The tests that a whole run is put to, each at its share of the policy's alpha.
+
+    A run that may go on while it is undecided is looked at more than once, so each look has its share, too: whatever
+    the groups have to do with each other, and whenever it stops, a healthy run fails by any of them with at most alpha.
+    """
+    cold = _pairs(groups, PairKind.EXTERNAL_VS_COLD)
+    local = _pairs(groups, PairKind.LOCAL_VS_COLD)
+    matched = [pair for pair in _pairs(groups, PairKind.EXTERNAL_VS_LOCAL) if pair.shape_matched]
     controls = [not pair.control_exact for pair in matched if pair.control_exact is not None]
+    level = plan.policy.alpha / LOOKS / plan.looks
     return (
-        _more_differ(plan, PairKind.EXTERNAL_VS_COLD, [*map(_differs, cold)], [*map(_differs, local)])
-        or _more_differ(plan, PairKind.EXTERNAL_VS_LOCAL, [*map(_differs, matched)], controls)
-        or _drift_further(plan, matched)
+        _more_differ(level, PairKind.EXTERNAL_VS_COLD, [*map(_differs, cold)], [*map(_differs, local)]),
+        _more_differ(level, PairKind.EXTERNAL_VS_LOCAL, [*map(_differs, matched)], controls),
+        _drift_further(plan, level, matched),
+        _lost_codewords(level, views),
     )
 
 
-def _more_differ(plan: Plan, kind: PairKind, subjects: list[bool], controls: list[bool]) -> Problem | None:
+def beyond_chance(tests: Iterable[RunTest], groups: list[tuple[PairVerdict, ...]]) -> Problem | None:
+    """What the groups show together beyond the pairs beside them; None if that may be chance."""
+    odd = [pair.odd_baseline for pair in _pairs(groups, PairKind.EXTERNAL_VS_COLD)]
+    if odd.count(True) >= ODD_GROUPS and 2 * odd.count(True) > len(odd):
+        detail = f"{odd.count(True)} of {len(odd)} cold answers are far off their own repeats, with which hits agree"
+        return Problem(Reason.EXCESS_DIVERGENCE, detail)
+    found = next((each for each in tests if each.rejects), None)
+    return Problem(Reason.EXCESS_DIVERGENCE, f"{found.seen} (p = {found.p_value:.2g})") if found is not None else None
+
+
+def _pairs(groups: list[tuple[PairVerdict, ...]], kind: PairKind) -> list[PairVerdict]:
+    return [pair for pairs in groups if (pair := _of_kind(pairs, kind))]
+
+
+def _more_differ(level: float, kind: PairKind, subjects: list[bool], controls: list[bool]) -> RunTest:
     """More differing pairs than controls explain (Fisher's exact test).
 
     Cold pairs are held against local-vs-cold pairs; shape-matched ones against each group's own local repeat.
     """
     p_value = excess_p_value(sum(subjects), len(subjects), sum(controls), len(controls))
-    if p_value >= plan.policy.alpha / LOOKS:
-        return None
-    detail = (
-        f"{sum(subjects)} of {len(subjects)} {kind.value} pairs differ, {sum(controls)} of {len(controls)} controls "
-        f"do (p = {p_value:.2g})"
+    seen = (
+        f"{sum(subjects)} of {len(subjects)} {kind.value} pairs differ, {sum(controls)} of {len(controls)} controls do"
     )
-    return Problem(Reason.EXCESS_DIVERGENCE, detail)
+    return RunTest(f"more {kind.value} pairs differ", seen, p_value, level, p_value < level)
 
 
-def _drift_further(plan: Plan, matched: list[PairVerdict]) -> Problem | None:
+def _drift_further(plan: Plan, level: float, matched: list[PairVerdict]) -> RunTest:
     """Loads that drift further than the same group's repeat of a local hit, group after group (exact sign test).
 
     A load of the right bytes is nothing but one more repeat, so either may be the further one. The effect has to be
@@ -64,17 +79,25 @@ def _drift_further(plan: Plan, matched: list[PairVerdict]) -> Problem | None:
     pairs = [(subject, control) for subject, control in pairs if subject != control]
     further = sum(subject > control for subject, control in pairs)
     p_value = sign_p_value(further, len(pairs) - further)
-    if p_value >= plan.policy.alpha / LOOKS:
-        return None
-    subject, control = (sorted(side)[len(pairs) // 2] for side in zip(*pairs, strict=True))
-    # What a lossy store was declared to lose it loses every time.
-    if subject < EFFECT * control or plan.policy.lossy_bound_nat is not None:
-        return None
-    detail = (
+    subject, control = (sorted(side)[len(pairs) // 2] for side in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
+    seen = (
         f"external hits drift further than repeats of local ones in {further} of {len(matched)} groups, in the median "
-        f"{subject:.2g} against {control:.2g} nat (p = {p_value:.2g})"
+        f"{subject:.2g} against {control:.2g} nat"
     )
-    return Problem(Reason.EXCESS_DIVERGENCE, detail)
+    # What a lossy store was declared to lose it loses every time.
+    worth = subject >= EFFECT * control and plan.policy.lossy_bound_nat is None
+    return RunTest("loads drift further", seen, p_value, level, p_value < level and worth, worth)
+
+
+def _lost_codewords(level: float, views: tuple[GroupView, ...]) -> RunTest:
+    """External answers that lose codewords cold ones hold, more often than the other way round (exact sign test).
+
+    Benign flips lose and win alike; each flip alone may be a near tie.
+    """
+    lost, won = recall_lost_and_won(views)
+    p_value = sign_p_value(lost, won)
+    seen = f"{lost} groups lost the codeword on the external path, {won} won it"
+    return RunTest("codewords are lost", seen, p_value, level, p_value < level)
 
 
 def _of_kind(pairs: tuple[PairVerdict, ...], kind: PairKind) -> PairVerdict | None:
@@ -90,19 +113,6 @@ def _of_kind(pairs: tuple[PairVerdict, ...], kind: PairKind) -> PairVerdict | No
         ),
         None,
     )
-
-
-def lost_codewords(plan: Plan, views: tuple[GroupView, ...]) -> Problem | None:
-    """External answers that lose codewords cold ones hold, more often than the other way round (exact sign test).
-
-    Benign flips lose and win alike; each flip alone may be a near tie.
-    """
-    lost, won = recall_lost_and_won(views)
-    p_value = sign_p_value(lost, won)
-    if p_value >= plan.policy.alpha / LOOKS:
-        return None
-    detail = f"{lost} groups lost the codeword on the external path, {won} won it (p = {p_value:.2g})"
-    return Problem(Reason.EXCESS_DIVERGENCE, detail)
 
 
 def _differs(pair: PairVerdict) -> bool:

@@ -9,7 +9,7 @@ from kvgate.domain.attribution import laid_at_one_door, laid_at_the_engine, path
 from kvgate.domain.canaries import leaked, stands_beside, unanswered
 from kvgate.domain.divergence import Comparison
 from kvgate.domain.doubts import doubts
-from kvgate.domain.excess import excess, lost_codewords
+from kvgate.domain.excess import beyond_chance, run_tests
 from kvgate.domain.noise import (
     COLD_LOCAL,
     COLD_REPEAT,
@@ -94,6 +94,7 @@ def judge(plan: Plan, run: RunRecord) -> RunVerdict:
         advice=advice_for(chosen.verdict, chosen.reasons, groups),
         onset=change,
         signals=summaries(run),
+        tests=run_tests(plan, [calibrated[group.id] for group in groups if not group.replaced], counted),
     )
 
 
@@ -283,19 +284,19 @@ def _result(
         *beside.silent,
     ]
     kept = [calibrated[group.id] for group in counted]
-    beyond_chance = excess(plan, kept) or lost_codewords(plan, views)
+    excess = beyond_chance(run_tests(plan, kept, views), kept)
     verdict = merge(
         [
             *verdicts,
             *([Verdict.INCONCLUSIVE] if blockers else []),
-            *([Verdict.FAIL] if beyond_chance or beside.failing else []),
+            *([Verdict.FAIL] if excess or beside.failing else []),
         ]
     )
     if not counted and not blockers:
         blockers.append(Problem(Reason.NOTHING_CHECKED, "no group was sent"))
     stopped = [problem for problem in blockers if problem is run.stopped]
     rest = [problem for problem in blockers if problem is not run.stopped]
-    whole = [*beside.failing, *([beyond_chance] if beyond_chance else [])]
+    whole = [*beside.failing, *([excess] if excess else [])]
     failures = sorted([*whole, *reasons], key=_severity) if verdict is Verdict.FAIL else []
     others = [] if failures else sorted(reasons, key=_severity)
     every = [

@@ -1,5 +1,6 @@
 """What control pairs showed in this run, and the tolerance that follows for pairs that are not exact."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ TWO_LEG_REPEAT = "two_leg_vs_two_leg_repeat"
 COLD_LOCAL = PairKind.LOCAL_VS_COLD.value
 # The same where nothing is kept locally: equality to the last bit shows the alignment; a difference informs nobody.
 COLD_EXTERNAL = PairKind.EXTERNAL_VS_COLD.value
+_REPEATS = (LOCAL_REPEAT, COLD_REPEAT, TWO_LEG_REPEAT)
 # What was transferred against what prefill answers alone: shows whether the two engines answer alike.
 DIRECT_LOCAL = PairKind.TRANSFER_VS_DIRECT.value
 
@@ -61,10 +63,15 @@ class NoiseFloor:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The tolerance (nats) for one pair and how many groups inform it."""
+    """The tolerance (nats) for one pair and how many groups inform it.
+
+    ``undecided`` is how far sides may be apart (nats) without being held against the subject, if that is further: an
+    engine whose own repeats come near the tolerance goes beyond it by chance.
+    """
 
     nat: float
     informed_by: int
+    undecided: float = 0.0
 
 
 def noise_floor(kind: str, controls: Iterable[Control]) -> NoiseFloor | None:
@@ -90,7 +97,8 @@ def envelope_for(group: str, kind: PairKind, proven: bool, controls: Iterable[Co
     pairs. Only controls that are not exact inform: shape noise is sporadic (on a healthy bf16 engine most prompts
     show 0.0 and some 0.25 nat), so quiet neighbours say nothing about how loud it gets, and the loudest group of
     a run always exceeds the others. Hence the margin, and the cap wherever fewer than 8 groups inform it or the
-    subject's path is unproven.
+    subject's path is unproven. Only true repeats say what stays undecided: a cold run held against a hit may show the
+    fault itself.
     """
     kinds = controls_of(kind)
     if not kind.of_hits:
@@ -101,14 +109,32 @@ def envelope_for(group: str, kind: PairKind, proven: bool, controls: Iterable[Co
         if control.group != group and control.kind in kinds and not control.comparison.exact
     ]
     informing = len({control.group for control in others})
+    # What goes through the transfer, repeats and all, does not excuse the transfer.
+    alone = kind is not PairKind.TRANSFER_VS_DIRECT
+    undecided = MARGIN * _second_loudest(each for each in controls if each.kind in _REPEATS) if alone else 0.0
     if not proven or informing < MIN_INFORMING_GROUPS:
-        return Envelope(policy.envelope_cap_nat, informing)
+        return Envelope(policy.envelope_cap_nat, informing, undecided)
     largest = MARGIN * max(_spread(control.comparison) for control in others)
-    return Envelope(min(max(largest, policy.envelope_floor_nat), policy.envelope_cap_nat), informing)
+    return Envelope(min(max(largest, policy.envelope_floor_nat), policy.envelope_cap_nat), informing, undecided)
+
+
+def _second_loudest(repeats: Iterable[Control]) -> float:
+    """How far the repeats of the second loudest group are apart (nats): one group alone may be odd, a noisy engine is
+    noisy in most; 0.0 if there are no two."""
+    loudest: dict[str, float] = {}
+    for each in repeats:
+        loudest[each.group] = max(loudest.get(each.group, 0.0), _furthest(each.comparison))
+    return sorted((0.0, 0.0, *loudest.values()))[-2]
+
+
+def _furthest(comparison: Comparison) -> float:
+    """The smallest tolerance (nats) that explains a repeat; infinite where its tokens are no near tie at all."""
+    explained = comparison.drift is None or comparison.within(math.inf)
+    return _spread(comparison) if explained else math.inf
 
 
 def _spread(comparison: Comparison) -> float:
-    """How far a control's sides were apart: its drift, or the gap of a flip if that is wider."""
+    """How far a control's sides were apart (nats): its drift, or the gap of a flip if that is wider."""
     gaps = [0.0 if comparison.max_drift is None else comparison.max_drift]
     if comparison.divergence is not None:
         gaps += [

@@ -26,7 +26,8 @@ class PlanRequest:
     there is a restart hook, ``canaries`` how many prompts are sent at once, ``sentinel`` whether one prompt is asked
     again and again, ``two_leg`` whether kvgate's own two legs were answered. ``churn`` is how many requests of
     ``churn_tokens`` (the shortest tier, if None) are in flight beside every other, ``cancel_share`` of them broken off.
-    ``outage`` is whether hooks take the pool away and bring it back.
+    ``outage`` is whether hooks take the pool away and bring it back. ``more_groups`` is how many groups a tier may be
+    added while the run is undecided.
     """
 
     tiers: tuple[int, ...]
@@ -51,6 +52,7 @@ class PlanRequest:
     churn_tokens: int | None = None
     cancel_share: float = 0.0
     outage: bool = False
+    more_groups: int = 0
 
 
 def choose_forcing(request: PlanRequest, combined: int, can_drop: bool) -> Forcing:

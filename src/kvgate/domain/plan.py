@@ -213,11 +213,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Bounds of a whole run: computed prompt tokens, minutes, and groups that may replace void ones."""
+    """Bounds of a whole run: computed prompt tokens, minutes, groups that may replace void ones, and requests."""
 
     computed_tokens: int
     minutes: float
     replacements: int
+    requests: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,8 @@ class Plan:
     ``canaries`` are sent all at once, after the groups; nothing but a leak is looked for in their answers.
     ``sentinels`` are asked before, between and after the groups, ``sentinel_asks`` times each.
     ``churn`` are in flight all the while that a group's request is, again and again under new salts; ``cancel_share``
-    is the share of them that the gate breaks off.
+    is the share of them that the gate breaks off. ``rounds`` is how many groups a tier are added, round by round, while
+    the run is undecided.
     """
 
     seed: int
@@ -253,6 +255,12 @@ class Plan:
     sentinel_asks: int = 0
     churn: tuple[GroupPlan, ...] = ()
     cancel_share: float = 0.0
+    rounds: tuple[int, ...] = ()
+
+    @property
+    def looks(self) -> int:
+        """How often the run may be looked at to see whether it is decided."""
+        return 1 + len(self.rounds)
 
     def can_forget(self, endpoint: str) -> bool:
         """Whether the engine can be made to forget a prompt it holds, so that it can be asked to load it again."""
@@ -279,6 +287,14 @@ class Plan:
         groups = (*self.groups, *self.canaries, *self.sentinels * self.sentinel_asks)
         own = sum(computed_tokens(group, step) for group in groups for step in group.steps)
         return own + self.flooded_tokens() + self.churned_tokens()
+
+    def group_tokens(self, group: GroupPlan) -> int:
+        """Prompt tokens one group makes the engine compute, with what is in flight beside it and what drives it out."""
+        beside = sum(each.length for each in self.churn)
+        return sum(
+            computed_tokens(group, step) + self.flood_tokens * step.drop_local + beside * self.pressed(step)
+            for step in group.steps
+        )
 
     def flooded_tokens(self) -> int:
         """Prompt tokens that do nothing but drive others out of the engine's cache."""

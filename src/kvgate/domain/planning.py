@@ -21,7 +21,7 @@ from kvgate.domain.plan import (
     Route,
 )
 from kvgate.domain.policy import Grade, Policy
-from kvgate.domain.power import groups_for
+from kvgate.domain.power import groups_for, rounds_for
 from kvgate.domain.probe import Arm, Part, Path
 from kvgate.domain.prompt import Family, Ids, Lexicon, Prompt, TooShortError, compose, continued, other_tail
 from kvgate.domain.recipe import (
@@ -131,6 +131,7 @@ def make_plan(
         sentinel_asks=asked_in_all(groups),
         churn=builder.churn(parts.reader, route_of(deployment)),
         cancel_share=request.cancel_share,
+        rounds=rounds_for(request.groups_per_tier, request.more_groups),
     )
     if request.forcing is None and 2 * plan.flooded_tokens() > budget.computed_tokens:
         # Nobody asked for floods. As if the capacity were not known, the next way is taken.

@@ -46,6 +46,14 @@ def groups_for(rate: float, confidence: float = CONFIDENCE) -> int:
     return math.ceil(math.log(1.0 - confidence) / math.log(1.0 - rate))
 
 
+def rounds_for(planned: int, more: int) -> tuple[int, ...]:
+    """How many groups a tier each further round has: as many as there are already, ``more`` in all."""
+    found: list[int] = []
+    while sum(found) < more:
+        found.append(min(planned + sum(found), more - sum(found)))
+    return tuple(found)
+
+
 def power_of(plan: Plan, groups: tuple[GroupVerdict, ...]) -> tuple[TierPower, ...]:
     """What the clean groups of each tier exclude, arm by arm: those that pass and whose arm came by its path."""
     found: list[TierPower] = []

@@ -270,6 +270,10 @@ def _is_gross(plan: Plan, record: GroupRecord) -> bool:
     baseline, subject = (standing_of(plan, record, arm) for arm in (pair.baseline, pair.subject))
     if baseline is None or subject is None or not (baseline.proven and subject.proven):
         return False
+    control = standing_of(plan, record, Arm.LOCAL_REPEAT)
+    if control is not None and _grossly(plan, baseline, control):
+        # Where local hits differ as much from each other it is the engine, and every group shows something else.
+        return False
     sides = (subject, *repeats_of(plan, record, pair.repeats))
     return sum(1 for side in sides if _grossly(plan, baseline, side)) >= 2
 

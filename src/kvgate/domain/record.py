@@ -89,7 +89,8 @@ class RunRecord:
         self.prompts: dict[str, str] = {}
         self._probes: dict[str, Probe] = {}
         self._beside = _Beside()
-        self._sent = 0
+        # How many requests were sent.
+        self.sent = 0
         for entry in entries:
             self.add(entry)
 
@@ -100,10 +101,10 @@ class RunRecord:
         elif isinstance(entry, ProbeSent):
             self._probes[entry.probe.id] = entry.probe
             self.prompts.setdefault(entry.probe.prompt_sha256, entry.probe.group)
-            self._sent += 1
+            self.sent += 1
             probe = entry.probe
             company = self._beside.sent(probe)
-            self._fill(probe.group, probe.arm, probe.attempt, probe=probe, number=self._sent, company=company)
+            self._fill(probe.group, probe.arm, probe.attempt, probe=probe, number=self.sent, company=company)
         elif isinstance(entry, ProbeAnswered):
             sent = self._probes.get(entry.probe_id)
             if sent is not None:

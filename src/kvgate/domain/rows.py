@@ -284,6 +284,11 @@ def tolerant_beyond(view: PairView) -> Decision | None:
         return _inconclusive(Problem(Reason.UNSTABLE, detail))
     if not beyond:
         return None
+    if not _louder(view):
+        detail = f"{_told(result)}; by the engine's own repeats {view.envelope.undecided:.3g} nat may be chance"
+        if view.strict and not result.ids_equal:
+            return _fail(Reason.TOKENS_DIFFER, detail)
+        return _inconclusive(Problem(Reason.UNSTABLE, detail))
     detail = f"{_told(result)}; tolerance {view.envelope.nat:g} nat from {view.envelope.informed_by} other groups"
     again = sum(1 for each in view.repeat_comparisons if view.beyond(each))
     if again:
@@ -291,6 +296,12 @@ def tolerant_beyond(view: PairView) -> Decision | None:
     if view.strict and not result.ids_equal:
         return _fail(Reason.TOKENS_DIFFER, detail)
     return _inconclusive(Problem(Reason.UNSTABLE, f"{detail}; not again in {len(view.repeats)} repeats"))
+
+
+def _louder(view: PairView) -> bool:
+    """Whether the subject is further off than the noise of repeats explains, be it once."""
+    bound, seen = view.envelope.undecided, filter(None, (view.comparison, *view.repeat_comparisons))
+    return bound < float("inf") and any(not each.within(bound) for each in seen)
 
 
 def _repeats(view: PairView) -> bool:

@@ -131,6 +131,22 @@ class PathTiming:
 
 
 @dataclass(frozen=True, slots=True)
+class RunTest:
+    """A test of what the groups of a run show together, exact and one-sided.
+
+    ``rejects`` is whether it fails the run: ``p_value`` is below ``level``, its share of the policy's alpha, and what
+    is ``seen`` is ``worth`` it.
+    """
+
+    name: str
+    seen: str
+    p_value: float
+    level: float
+    rejects: bool
+    worth: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class SignalSummary:
     """What one endpoint told of itself while the run lasted; None is not told.
 
@@ -196,3 +212,4 @@ class RunVerdict:
     advice: tuple[str, ...]
     onset: Onset | None = None
     signals: tuple[SignalSummary, ...] = ()
+    tests: tuple[RunTest, ...] = ()

@@ -86,10 +86,13 @@ class Line:
         return False
 
     def check_budget(self) -> None:
-        """Raises Stop once more was computed, or more time went by, than the plan allows."""
+        """Raises Stop once more was computed, more requests were sent, or more time went by, than the plan allows."""
         budget = self._plan.budget
         if self.computed > budget.computed_tokens:
             detail = f"{self.computed} prompt tokens were computed, the budget is {budget.computed_tokens}"
+            raise Stop(Problem(Reason.BUDGET_EXHAUSTED, detail))
+        if budget.requests is not None and self.record.sent >= budget.requests:
+            detail = f"{self.record.sent} requests were sent, the budget is {budget.requests}"
             raise Stop(Problem(Reason.BUDGET_EXHAUSTED, detail))
         if self.now() > budget.minutes * 60:
             raise Stop(Problem(Reason.BUDGET_EXHAUSTED, f"{budget.minutes:g} minutes are over"))

@@ -16,6 +16,7 @@ from kvgate.domain.history import (
     RunCompleted,
     RunStopped,
 )
+from kvgate.domain.judge import judge
 from kvgate.domain.log import read_lines
 from kvgate.domain.observation import Outcome
 from kvgate.domain.plan import ArmStep, Forcing, GroupPlan, Plan, length_of, warmup_name
@@ -26,6 +27,7 @@ from kvgate.domain.progress import GroupOutcome, Send, hopeless, is_void, next_s
 from kvgate.domain.prompt import digest
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.sentinels import AFTER, BEFORE, asks_after
+from kvgate.domain.sequel import further_groups, undecided
 from kvgate.gate.beside import Sentinels, send_canaries
 from kvgate.gate.churn import Churn
 from kvgate.gate.line import Line, Outside, Stop
@@ -73,6 +75,7 @@ class Session:
         self._watcher = outside.watcher
         self._settings = settings
         self._replaced = 0
+        self._done = 0
         self._prompt_path = ""
         self._flooded = 0
         self._outcomes: list[GroupOutcome] = []
@@ -102,12 +105,22 @@ class Session:
         """Every group, and the sentinels before, between and after them."""
         sentinels = Sentinels(self._line, self._plan, self._prompts)
         await sentinels.ask(BEFORE)
-        for index, group in enumerate(self._plan.groups, start=1):
-            self._watcher.group_started(index, len(self._plan.groups), group.id, group.length)
+        await self._send(self._plan.groups, sentinels)
+        for number, count in enumerate(self._plan.rounds, start=1):
+            why = undecided(judge(self._plan, self._line.record))
+            if why is None:
+                return
+            self._watcher.said(f"undecided: {why.detail}; {count} more groups per tier")
+            await self._send(further_groups(self._plan, number, self._prompts), sentinels)
+
+    async def _send(self, groups: tuple[GroupPlan, ...], sentinels: Sentinels) -> None:
+        for index, group in enumerate(groups, start=1):
+            self._watcher.group_started(index, len(groups), group.id, group.length)
             await self._run_with_replacements(group)
-            stop = self._why_stop(index)
+            self._done += 1
+            stop = self._why_stop() if index < len(groups) else None
             # Whoever gives up early wants to know all the more whether it is the engine itself.
-            await sentinels.ask(AFTER if stop is not None else asks_after(self._plan.groups, index))
+            await sentinels.ask(AFTER if stop is not None else asks_after(groups, index))
             if stop is not None:
                 raise stop
 
@@ -138,7 +151,9 @@ class Session:
             done = self._line.record.groups[current.id]
             replaceable = is_void(self._plan, done) and self._replaced < self._plan.budget.replacements
             outcome = outcome_of(self._plan, done)
-            self._line.record.forget(current.id)
+            if not self._plan.rounds:
+                # Whoever looks whether the run is decided looks at all of it.
+                self._line.record.forget(current.id)
             if not replaceable:
                 self._outcomes += [outcome] if outcome is not None else []
                 return
@@ -343,15 +358,13 @@ class Session:
         # Under foreign traffic the counters speak of everybody.
         return length if computed is None else min(length, max(0, computed))
 
-    def _why_stop(self, done: int) -> Stop | None:
+    def _why_stop(self) -> Stop | None:
         """Why the rest would cost engine time and show nothing new, if it would."""
-        if done >= len(self._plan.groups):
-            return None
         why = hopeless(self._plan, self._outcomes)
         if why is not None:
-            return Stop(Problem(why.reason, f"given up after {done} groups: {why.detail}"))
+            return Stop(Problem(why.reason, f"given up after {self._done} groups: {why.detail}"))
         if sum(outcome.gross for outcome in self._outcomes) >= GROSS_GROUPS:
-            detail = f"stopped early after {done} groups: {GROSS_GROUPS} groups show gross differences"
+            detail = f"stopped early after {self._done} groups: {GROSS_GROUPS} groups show gross differences"
             return Stop(Problem(Reason.DIVERGED, detail))
         return None
 

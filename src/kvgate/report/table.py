@@ -75,6 +75,8 @@ def _parts(report: Report) -> Iterable[RenderableType]:
         yield _arms_table(ruling)
     if ruling.noise:
         yield _noise_table(ruling)
+    if any(test.p_value < 1.0 for test in ruling.tests):
+        yield _tests(ruling)
     if ruling.power:
         yield _power(ruling)
     if ruling.timing:
@@ -203,6 +205,16 @@ def _noise_table(ruling: RunVerdict) -> RenderableType:
     for floor in ruling.noise:
         drifts = (_drift(floor.max_drift), _drift(floor.median_drift))
         table.add_row(floor.kind, str(floor.pairs), str(floor.exact), str(floor.flips), *drifts)
+    return table
+
+
+def _tests(ruling: RunVerdict) -> RenderableType:
+    table = Table(title="What the groups show together (exact tests)", title_justify="left")
+    for name in ("test", "seen", "p", "fails below", ""):
+        table.add_column(name, justify="right" if name in ("p", "fails below") else "left", overflow="fold")
+    for test in ruling.tests:
+        told = "[bold red]fails[/]" if test.rejects else "too small to count" if not test.worth else ""
+        table.add_row(test.name, escape(test.seen), f"{test.p_value:.2g}", f"{test.level:.2g}", told)
     return table
 
 
