@@ -6,7 +6,7 @@
     scripts/lab/plant --list
 
 Hooks run before every attempt; a fault is planted at the first attempt only (KVGATE_ATTEMPT is 0 or unset), so that
-it is not undone by doing it twice. `remove_all` is the exception: an emptied pool stays empty.
+it is not undone by doing it twice. `remove_all` and `crowd_out` are the exceptions: what is gone stays gone.
 Exit 0: planted and read back. Anything else: not planted, with a sentence on standard error.
 """
 
@@ -23,10 +23,15 @@ import numpy as np
 LAB = Path(os.environ.get("KVGATE_LAB") or Path.home() / ".cache" / "kvgate-lab")
 MASTER = "127.0.0.1:50151"
 MASTER_HTTP = "http://127.0.0.1:50152"
+ENGINE = "http://127.0.0.1:8101"
 BLOCK = 32
 LEASE_LIMIT_S = 40.0
 SETTLE_S, SETTLE_TRIES = 1.0, 10
 GONE = (0, -704)  # removed now; was not there
+# Prompts of others that are sent until the pool has evicted what is to go, at most, and the tokens of each.
+CROWD, CROWD_TOKENS = 60, 225
+# These leave nothing that a second time would undo, and find nothing where an attempt stored nothing.
+REPEATED = ("remove_all", "crowd_out")
 
 Edit = Callable[[np.ndarray], np.ndarray]
 
@@ -231,6 +236,30 @@ def remove_all(store: Store, keys: list[str]) -> int:
     return len(keys)
 
 
+def send_another_prompt() -> None:
+    """Have the engine compute, and put into its pool, a prompt that nobody sent before."""
+    ids = np.random.default_rng().integers(1000, 40000, CROWD_TOKENS).tolist()
+    body = json.dumps({"model": "m", "prompt": ids, "max_tokens": 1}).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{ENGINE}/v1/completions", body, headers)
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        reply.read()
+
+
+def crowd_out(_: Store, keys: list[str]) -> int:
+    """Let others' prompts come until the pool's master itself has evicted every object; looking leases nothing."""
+    for _ in range(CROWD):
+        if not set(keys) & set(all_keys()):
+            break
+        send_another_prompt()
+    left = set(keys) & set(settled_keys())
+    if left:
+        raise SystemExit(f"plant: the pool still holds {len(left)} of {len(keys)} objects")
+    # What the others left there is not the next attempt's.
+    seen_file().write_text(json.dumps(all_keys()))
+    return len(keys)
+
+
 MOONCAKE_FAULTS: dict[str, Callable[[Store, list[str]], int]] = {
     "zero_one": zero_one,
     "zero_all": zero_groups(None),
@@ -239,6 +268,7 @@ MOONCAKE_FAULTS: dict[str, Callable[[Store, list[str]], int]] = {
     "zero_group0": zero_groups((0,)),
     "zero_recurrent": zero_groups((0, 1, 2)),
     "remove_all": remove_all,
+    "crowd_out": crowd_out,
 }
 
 
@@ -263,7 +293,7 @@ def plant_mooncake(fault: str) -> str:
         return "noted"
     seen = set(json.loads(seen_file().read_text())) if seen_file().exists() else set()
     keys = sorted(key for key in all_keys() if key not in seen)
-    if not keys and fault != "remove_all":
+    if not keys and fault not in REPEATED:
         raise SystemExit("plant: the pool holds no object of this prompt")
     changed = MOONCAKE_FAULTS[fault](Store(), keys)
     return f"{fault}: changed {changed} of {len(keys)} objects"
@@ -279,7 +309,7 @@ def main(arguments: list[str]) -> None:
     known = EXAMPLE_FAULTS if where == "example" else {**MOONCAKE_FAULTS, "note": None}
     if fault not in known:
         raise SystemExit(f"plant: there is no fault {fault!r} for {where}; known: {', '.join(known)}")
-    if int(os.environ.get("KVGATE_ATTEMPT", "0")) > 0 and fault != "remove_all":
+    if int(os.environ.get("KVGATE_ATTEMPT", "0")) > 0 and fault not in REPEATED:
         print("left as it is: planted at the first attempt")
     elif where == "mooncake":
         print(plant_mooncake(fault))

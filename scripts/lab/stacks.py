@@ -40,6 +40,8 @@ class Stack:
     model: str = "smollm2-135m"
     dtype: str = "float32"
     pool: str = "mooncake"  # mooncake | example | mooncake+example | none
+    segment: str = "512MB"  # what each server lends to a Mooncake pool: its capacity
+    master_arguments: tuple[str, ...] = ()
     servers: tuple[tuple[int, int], ...] = ((8101, 0),)
     arguments: tuple[str, ...] = ("--block-size", "32")
     developer_endpoints: bool = True
@@ -97,6 +99,12 @@ STACKS = {
         developer_endpoints=False,
         arguments=("--block-size", "32", "--num-gpu-blocks-override", "80"),
     ),
+    "small-pool": Stack(
+        "SmolLM2 over a Mooncake pool that holds a few prompts and evicts the rest",
+        segment="32MB",
+        # Whatever is looked up is leased, by default for 10 s, and stays for that long whatever else comes.
+        master_arguments=("--default_kv_lease_ttl=500", "--eviction_ratio=0.4"),
+    ),
     "two-pools": Stack("SmolLM2 in fp32 over a Mooncake pool and, behind it, files on disk", pool="mooncake+example"),
     "pd": Stack(
         "prefill and decode over NIXL, no pool; own proxy and vllm-router",
@@ -152,11 +160,11 @@ def start_time(pid: int) -> str:
         return "gone"
 
 
-def start_master(folder: Path) -> None:
+def start_master(stack: Stack, folder: Path) -> None:
     binary = lab_folder() / "venv" / "bin" / "mooncake_master"
     argv = [str(binary), "--rpc_address=127.0.0.1", f"--rpc_port={MASTER_RPC_PORT}"]
     # The default metrics host is 0.0.0.0: the lab must not listen beyond loopback.
-    argv += [f"--metrics_port={MASTER_HTTP_PORT}", "--metrics_host=127.0.0.1"]
+    argv += [f"--metrics_port={MASTER_HTTP_PORT}", "--metrics_host=127.0.0.1", *stack.master_arguments]
     start_process(folder, "master", argv, dict(os.environ))
     settings = {
         "mode": "embedded",
@@ -165,7 +173,7 @@ def start_master(folder: Path) -> None:
         "protocol": "tcp",
         "device_name": "",
         "master_server_address": f"127.0.0.1:{MASTER_RPC_PORT}",
-        "global_segment_size": "512MB",
+        "global_segment_size": stack.segment,
         "local_buffer_size": "256MB",
     }
     (folder / "mooncake.json").write_text(json.dumps(settings, indent=1))
@@ -292,7 +300,7 @@ def up(name: str) -> None:
             raise SystemExit(f"lab: port {port} is taken by another server; stop it (scripts/lab/down) and try again")
     begun = time.monotonic()
     if "mooncake" in stack.pool:
-        start_master(folder)
+        start_master(stack, folder)
     try:
         servers = [(start_server(stack, folder, port, core), port, core) for port, core in stack.servers]
         for process, port, core in servers:
@@ -373,7 +381,7 @@ def main() -> None:
     elif options.action == "pool-down":
         end_process(run_folder(options.stack) / "master.pid")
     else:
-        start_master(run_folder(options.stack))
+        start_master(STACKS[options.stack], run_folder(options.stack))
         wait_for_master()
 
 

@@ -37,6 +37,22 @@ def test_a_real_page_of_vllm_0_32_is_read() -> None:
     assert "32" == parse_info(page, VLLM.config_sample)["block_size"]
 
 
+@pytest.mark.parametrize(
+    ("moment", "running", "waiting", "prompt_tokens"),
+    [("idle", 0, 0, 0), ("busy", 5, 1, 4600), ("after-disconnects", 0, 0, 7800)],
+)
+def test_real_pages_of_an_engine_at_rest_and_at_work_are_read(
+    moment: str, running: int, waiting: int, prompt_tokens: int
+) -> None:
+    page = REAL_PAGE.with_name(f"vllm-0.32-metrics-{moment}.txt").read_text(encoding="utf-8")
+    labels = 'engine="0",model_name="m"'
+    assert f"vllm:num_requests_running{{{labels}}} {running}.0\n" in page
+    assert f"vllm:num_requests_waiting{{{labels}}} {waiting}.0\n" in page
+    seen = totals(parse_counters(page, VLLM))
+    assert prompt_tokens == seen[Counter.PROMPT_TOKENS]
+    assert (prompt_tokens, 0) == (seen[Counter.COMPUTED], seen[Counter.PREEMPTIONS])
+
+
 def test_engines_are_kept_apart_and_created_samples_passed_over() -> None:
     """F13."""
     seen = read(

@@ -14,6 +14,10 @@ def busy(concurrency: int, **more: Any) -> dict[str, Any]:
     return {"tiers": [256], "groups_per_tier": 2, "pressure": {"concurrency": concurrency, "tokens": 128, **more}}
 
 
+# What a pool a sixteenth as large cannot hold (test_small_pool.py).
+CROWDED = {**busy(4), "groups_per_tier": 1, "tiers": [256, 1024]}
+
+
 @pytest.mark.parametrize("concurrency", [4, 8])
 def test_a_healthy_pool_passes_under_pressure(lab: Lab, concurrency: int) -> None:
     gated = lab.gate(lab.config("vllm-mooncake", gate=busy(concurrency)))
@@ -29,6 +33,12 @@ def test_a_healthy_pool_passes_while_clients_go_away(lab: Lab) -> None:
     assert gated.code == 0, gated.ruling["reasons"]
     told = next(note for note in gated.ruling["notes"] if note.startswith("under pressure"))
     assert ", 0 broken off" not in told
+
+
+def test_a_pool_of_normal_size_holds_what_a_small_one_evicts(lab: Lab) -> None:
+    gated = lab.gate(lab.config("vllm-mooncake", gate=CROWDED, limits={"external_attempts": 2}))
+    assert 0 == gated.code, gated.ruling["reasons"]
+    proves_external(gated)
 
 
 def test_corrupted_objects_fail_under_pressure(lab: Lab) -> None:
