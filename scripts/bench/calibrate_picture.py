@@ -1,5 +1,6 @@
 """The heat map of fault classes and levels of noise, as SVG: the same figures give the same file."""
 
+import math
 from pathlib import Path
 
 import matplotlib
@@ -10,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-ROW_INCH, COLUMN_INCH, LEFT_INCH, TOP_INCH, FOOT_INCH = 0.2, 0.62, 1.9, 1.25, 0.7
+ROW_INCH, COLUMN_INCH, LEFT_INCH, TOP_INCH, FOOT_INCH = 0.2, 0.62, 1.9, 1.0, 0.6
 MISSED, FOUND, INK, PASSED = "#b2182b", "#d5e8f3", "#222222", "#ffffff"
-GRID = "#ffffff"
+GRID, NOTHING = "#ffffff", "#eeeeee"
 
 
 def draw(seen: list[Seen], file: Path) -> None:
@@ -42,18 +43,21 @@ def draw(seen: list[Seen], file: Path) -> None:
             weight="bold",
         )
         legend = (
-            "blue: found in every run; the redder, the fewer. In a cell: runs that were inconclusive (i), or passed (P)"
+            "blue: found in every run; the redder, the fewer; grey: not measured. "
+            "Numbers: runs that were inconclusive (i), or passed (P)"
         )
         figure.text(0.02, 0.3 / size[1], legend, fontsize=7.5)
-        # The date would make another file of the same figures.
-        metadata = {"Date": None} if file.suffix == ".svg" else {}
+        # A date or a version would make another file of the same figures.
+        metadata = {"Date": None, "Creator": "kvgate"} if file.suffix == ".svg" else {}
         figure.savefig(file, metadata=metadata, dpi=110, facecolor="white")
 
 
 def _fill(axes: Axes, found: dict[str, dict[str, list[Seen]]], levels: list[str]) -> None:
     shares = [[_share(cells.get(level, []), FAIL) for level in levels] for cells in found.values()]
     colours = LinearSegmentedColormap.from_list("found", [MISSED, "#f4a582", "#fddbc7", FOUND])
-    axes.imshow(shares, cmap=colours, vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
+    axes.imshow(
+        shares, cmap=colours.with_extremes(bad=NOTHING), vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest"
+    )
     for row, cells in enumerate(found.values()):
         for column, level in enumerate(levels):
             told = _told(cells.get(level, []))
@@ -81,7 +85,7 @@ def _column(name: str) -> str:
 
 
 def _share(runs: list[Seen], verdict: str) -> float:
-    return sum(run.verdict == verdict for run in runs) / len(runs) if runs else 0.0
+    return sum(run.verdict == verdict for run in runs) / len(runs) if runs else math.nan
 
 
 def _told(runs: list[Seen]) -> str:

@@ -173,16 +173,19 @@ def agrees(missed: Count, expected: float) -> bool:
     return low <= expected <= upper_bound(missed.hits, missed.among, DISAGREE)
 
 
+def runs_of(seen: list[Seen], rare: Rare, budget: int) -> list[Seen]:
+    """The runs of a fault out of which so many groups can be cut."""
+    return [run for run in of_part(seen, RARELY) if run.fault == rare.name and str(budget) in run.budgets]
+
+
 def missed_at(seen: list[Seen], rare: Rare, budget: int) -> Count:
     """Runs of so many groups in which the gate did not say FAIL."""
-    runs = [run for run in of_part(seen, RARELY) if run.fault == rare.name and str(budget) in run.budgets]
-    return count(runs, lambda run: run.budgets[str(budget)].verdict != FAIL)
+    return count(runs_of(seen, rare, budget), lambda run: run.budgets[str(budget)].verdict != FAIL)
 
 
 def stated(seen: list[Seen], rare: Rare, budget: int) -> tuple[int | None, float]:
     """The fewest clean groups of a run that passed, and the rate it says is excluded; the rule's where none passed."""
-    runs = [run for run in of_part(seen, RARELY) if run.fault == rare.name and str(budget) in run.budgets]
-    passed = [said for run in runs if (said := run.budgets[str(budget)]).verdict == PASS]
+    passed = [said for run in runs_of(seen, rare, budget) if (said := run.budgets[str(budget)]).verdict == PASS]
     if not passed:
         return None, excluded_fault_rate(budget)
     return min(each.clean for each in passed), max(each.excluded for each in passed)
@@ -190,9 +193,8 @@ def stated(seen: list[Seen], rare: Rare, budget: int) -> tuple[int | None, float
 
 def rare_rows(seen: list[Seen]) -> Rows:
     """A row per fault and budget: what was missed, what chance alone would miss, and what a PASS says it excludes."""
-    rows = [
-        ["strikes", "groups", "runs", "found", "missed", "expected", "agree", "clean", "a PASS excludes", "so missed"]
-    ]
+    head = ["strikes", "groups", "runs", "FAIL", "INCONCLUSIVE", "PASS", "missed", "expected", "agree"]
+    rows = [[*head, "clean", "a PASS excludes", "so missed"]]
     loads = loads_per_group(seen)
     for rare in RARE:
         for budget in (each for each in BUDGETS if each <= rare.most):
@@ -200,7 +202,13 @@ def rare_rows(seen: list[Seen]) -> Rows:
             if not missed.among:
                 continue
             clean, rate = stated(seen, rare, budget)
-            row = [rare.sentence, str(budget), str(missed.among), str(missed.among - missed.hits)]
+            said = Counter(run.budgets[str(budget)].verdict for run in runs_of(seen, rare, budget))
+            row = [
+                rare.sentence,
+                str(budget),
+                str(missed.among),
+                *(str(said[word]) for word in (FAIL, INCONCLUSIVE, PASS)),
+            ]
             row += [percent(missed.share), *_expected(rare, budget, loads, missed)]
             row += [str(clean) if clean is not None else "none passed", f"above {100 * rate:.2g} %"]
             rows.append([*row, _so_missed(rare, rate, missed)])
