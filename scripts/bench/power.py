@@ -6,18 +6,11 @@ judge the same records.
 """
 
 import argparse
-import contextlib
 import dataclasses
-import hashlib
 import json
-import multiprocessing
 import os
 import sys
-import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import IO, Any
 
 from power_cells import (
     CLASS,
@@ -37,17 +30,15 @@ from power_cells import (
     vacuous,
     whole_run_tasks,
 )
+from power_keeping import fingerprint, measure_rest, rows_of
 from power_page import fill
 from power_rules import RULES
 from power_table import Limit, Rows, class_rows, clean_rows, limits, markdown, notes, vacuous_rows
-
-import kvgate
 
 KINDS = (CLASS, VACUOUS, WHOLE, REAL, CLEAN)
 # The engine of the many clean runs costs half of what the dense one does; a few runs are made on each of the others.
 MANY_RUNS = ("gdn-hybrid",)
 OTHER_ENGINES = ("dense", "swa-hybrid", "deepseek-v4.1")
-TOLD_EVERY_S = 30.0
 # What a result hangs on, beside the package: with another of these it is measured again.
 MEASURING = ("power_gate.py", "power_cells.py", "power_rules.py")
 
@@ -101,26 +92,6 @@ def tasks_for(asked: argparse.Namespace) -> list[Task]:
     return [task for kind in KINDS if kind in asked.only for task in every[kind]]
 
 
-def fingerprint() -> str:
-    """A digest of the source that is measured."""
-    digest = hashlib.sha256()
-    here, package = Path(__file__).parent, Path(kvgate.__file__).parent
-    for file in (*sorted(package.rglob("*.py")), *(here / name for name in MEASURING)):
-        digest.update(file.name.encode() + file.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def rows_of(file: Path | None) -> list[dict[str, Any]]:
-    """The lines of a file of results; one that was being written when the run was stopped is left out."""
-    rows: list[dict[str, Any]] = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue  # cut off, or empty
-    return rows
-
-
 def kept_results(file: Path | None, source: str) -> dict[str, Result]:
     """Results that an earlier run with the same source left, by key."""
     found: dict[str, Result] = {}
@@ -129,37 +100,6 @@ def kept_results(file: Path | None, source: str) -> dict[str, Result]:
             result = Result(**{**row, "reasons": tuple(row["reasons"])})
             found[result.key] = result
     return found
-
-
-def appending(file: Path) -> IO[str]:
-    """A file of results to go on with, on a line of its own."""
-    cut_off = file.exists() and not file.read_bytes().endswith(b"\n")
-    opened = file.open("a", encoding="utf-8")
-    opened.write("\n" if cut_off else "")
-    return opened
-
-
-def measured(tasks: list[Task], jobs: int) -> Iterator[Result]:
-    """Results as they come, in the order of the tasks."""
-    if jobs <= 1 or len(tasks) <= 1:
-        yield from map(carry_out, tasks)
-        return
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(carry_out, tasks, chunksize=4)
-
-
-def watched(results: Iterable[Result], count: int, keep: IO[str] | None, source: str) -> Iterator[Result]:
-    """The same results, each written down as it comes, with a line of progress now and then."""
-    begun = told = time.monotonic()
-    for number, result in enumerate(results, start=1):
-        if keep is not None:
-            keep.write(json.dumps({"source": source, **dataclasses.asdict(result)}) + "\n")
-            keep.flush()
-        if time.monotonic() - told > TOLD_EVERY_S:
-            told = time.monotonic()
-            left = (told - begun) / number * (count - number) / 60
-            print(f"{number} of {count}, {result.key}, about {left:.0f} min left", file=sys.stderr)
-        yield result
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -207,12 +147,10 @@ def main() -> int:
         source = rows_of(asked.keep)[-1]["source"]
         known = kept_results(asked.keep, source)
     else:
-        source = fingerprint()
+        source = fingerprint(MEASURING)
         known = kept_results(asked.keep, source)
         rest = [task for task in tasks if task.key not in known]
-        with contextlib.nullcontext() if asked.keep is None else appending(asked.keep) as keep:
-            for result in watched(measured(rest, asked.jobs), len(rest), keep, source):
-                known[result.key] = result
+        known |= {result.key: result for result in measure_rest(carry_out, rest, asked.jobs, asked.keep, source)}
     report = report_of([known[task.key] for task in tasks if task.key in known], source)
     printed(report)
     if asked.json is not None:

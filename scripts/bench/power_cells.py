@@ -1,10 +1,10 @@
 """What is measured, cell by cell: a fault class, a tier and a seed, or a clean run at a level of noise."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from power_gate import GateRun, JumpingLoop, LoopClock, config_for, gate, run_jumping
+from power_gate import GateRun, JumpingLoop, Kept, LoopClock, config_for, gate, run_jumping
 from power_rules import RULES, judged_by
 
 from kvgate.domain.history import GroupStarted
@@ -12,11 +12,13 @@ from kvgate.domain.judge import judge
 from kvgate.domain.noise import COLD_LOCAL
 from kvgate.domain.observation import Observation
 from kvgate.domain.pairing import recall
+from kvgate.domain.plan import Plan
 from kvgate.domain.probe import Arm
 from kvgate.domain.record import RunRecord
 from kvgate.domain.ruling import RunVerdict
 from kvgate.domain.verdict import Verdict
 from kvgate.errors import KvgateError
+from kvgate.ports import Watcher
 from kvgate.sim.deployment import Deployment, make_deployment
 from kvgate.sim.dials import Dials
 from kvgate.sim.faults import BY_NAME, FAULTS, Fault
@@ -195,28 +197,45 @@ def carry_out(task: Task) -> Result:
     fault = BY_NAME[task.fault]
     preset = PRESETS[task.preset] if task.divisor == 1 else scaled(PRESETS[task.preset], task.divisor)
     preset = replace(preset, speculation=fault.speculation)
+    dials = replace(fault.dials, flip_share=task.flip_share or fault.dials.flip_share)
+    wanted = {"tiers": list(task.tiers), "lengths": task.lengths, "groups_per_tier": GROUPS_PER_TIER, "seed": task.seed}
+    try:
+        run, deployment = run_gate(fault, preset, dials, Wanted(wanted, earlier=task.earlier))
+    except KvgateError as error:
+        return _failed(task, str(error), time.process_time() - begun)
+    return _result(task, preset, run, deployment, begun)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How a run is made: what ``gate`` says in its configuration, output tokens, loads that were served before.
+
+    ``watching`` makes somebody who looks on and may end the run; with ``beside_s``, requests beside the groups' own
+    last so long and are not computed.
+    """
+
+    gate: dict[str, object]
+    max_tokens: int = 32
+    earlier: int = 0
+    watching: Callable[[Plan, Kept, Deployment], Watcher] | None = None
+    beside_s: float | None = None
+
+
+def run_gate(fault: Fault, preset: Preset, dials: Dials, wanted: Wanted) -> tuple[GateRun, Deployment]:
+    """One run of the gate on a new deployment. Raises KvgateError where the gate cannot run."""
     deployments: list[Deployment] = []
 
     async def work(loop: JumpingLoop) -> GateRun:
-        dials = replace(fault.dials, flip_share=task.flip_share or fault.dials.flip_share)
         deployment = _deployment(fault, preset, dials, loop)
         deployments.append(deployment)
-        serve_loads(next(iter(deployment.nodes.values())), task.earlier)
-        wanted = {
-            "tiers": list(task.tiers),
-            "lengths": task.lengths,
-            "groups_per_tier": GROUPS_PER_TIER,
-            "seed": task.seed,
-        }
+        serve_loads(next(iter(deployment.nodes.values())), wanted.earlier)
         stream = fault.name in NEED_A_STREAM
-        config = config_for(tuple(deployment.nodes), wanted, fault.declared, stream)
-        return await gate(deployment, config, LoopClock(loop))
+        config = config_for(tuple(deployment.nodes), wanted.gate, fault.declared, stream, wanted.max_tokens)
+        look = wanted.watching
+        watching = (lambda plan, kept: look(plan, kept, deployment)) if look is not None else None
+        return await gate(deployment, config, LoopClock(loop), watching, wanted.beside_s)
 
-    try:
-        run = run_jumping(work)
-    except KvgateError as error:
-        return _failed(task, str(error), time.process_time() - begun)
-    return _result(task, preset, run, deployments[0], begun)
+    return run_jumping(work), deployments[0]
 
 
 def _deployment(fault: Fault, preset: Preset, dials: Dials, loop: JumpingLoop) -> Deployment:

@@ -18,14 +18,17 @@ from kvgate.cli.wiring import Connection, Link, deployment_of
 from kvgate.config.schema import Config
 from kvgate.domain.deployment import Role
 from kvgate.domain.history import Entry, ProbeAnswered
+from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import Plan
+from kvgate.domain.probe import Arm, Probe
+from kvgate.domain.prompt import Ids
 from kvgate.engines.dialects import DIALECTS
 from kvgate.engines.discovery import EndpointDiscovery
 from kvgate.engines.engine import HttpEngine, RequestSettings
 from kvgate.engines.wire import Timeouts
 from kvgate.gate.line import Outside
 from kvgate.gate.session import Session, Settings
-from kvgate.ports import HookResult
+from kvgate.ports import Body, CounterReading, DropReply, Engine, HookResult, LogReading, Watcher
 from kvgate.sim.completions import MODEL
 from kvgate.sim.deployment import Deployment, Instance
 from kvgate.sim.http import HttpRequest
@@ -110,7 +113,13 @@ class StraightThrough(httpx.AsyncBaseTransport):
         """Answer one request."""
         headers = {name.lower(): value for name, value in request.headers.items()}
         target = request.url.raw_path.decode("ascii")
-        answer = await self._instance.answer(HttpRequest(request.method, target, headers, await request.aread()))
+        asked = HttpRequest(request.method, target, headers, await request.aread())
+        try:
+            answer = await self._instance.answer(asked)
+        except asyncio.CancelledError:
+            # As a server sees it: the client has gone away.
+            self._instance.surface.cancelled()
+            raise
         kind = {"content-type": answer.content_type}
         if answer.pieces is not None:
             return httpx.Response(answer.status, headers=kind, stream=_Pieces(answer.pieces))
@@ -127,6 +136,63 @@ class Remembering(EndpointDiscovery):
         if (text, special) not in self.known:
             self.known[text, special] = await super().tokenize(model, text, special)
         return self.known[text, special]
+
+
+@dataclass(frozen=True, slots=True)
+class NotComputed:
+    """An engine where requests that are there only to be in flight beside others are not computed.
+
+    Each takes its place in the batch for ``lasting_s`` seconds, and its tokens are counted. Its answer, which nobody
+    compares, is empty. Everything else is the engine's.
+    """
+
+    engine: Engine
+    instance: Instance
+    lasting_s: float
+
+    @property
+    def name(self) -> str:
+        """The endpoint's name in the deployment."""
+        return self.engine.name
+
+    def encode(self, ids: Ids) -> Body:
+        """Encode a prompt."""
+        return self.engine.encode(ids)
+
+    async def complete(self, probe: Probe, body: Body) -> Observation:
+        """Send one probe, or let it be in flight for a while."""
+        if probe.arm is not Arm.CHURN:
+            return await self.engine.complete(probe, body)
+        surface = self.instance.surface
+        with surface.occupied():
+            counters = surface.node.ranks[0].counters
+            counters.prompt += body.length
+            counters.computed += body.length
+            counters.local_queries += body.length
+            counters.external_queries += body.length
+            counters.requests += 1
+            try:
+                await asyncio.sleep(self.lasting_s)
+            except asyncio.CancelledError:
+                surface.cancelled()
+                raise
+        return Observation(Outcome.OK)
+
+    async def drop_local(self) -> DropReply:
+        """Drop the prefix cache."""
+        return await self.engine.drop_local()
+
+    async def read_counters(self) -> CounterReading:
+        """Read the counters."""
+        return await self.engine.read_counters()
+
+    async def read_log(self) -> LogReading | None:
+        """Read the log."""
+        return await self.engine.read_log()
+
+    async def alive(self) -> bool:
+        """Whether it answers."""
+        return await self.engine.alive()
 
 
 class NoHooks:
@@ -189,7 +255,11 @@ class GateRun:
 
 
 def config_for(
-    names: tuple[str, ...], gate: dict[str, object], declared: float | None = None, stream: bool = False
+    names: tuple[str, ...],
+    gate: dict[str, object],
+    declared: float | None = None,
+    stream: bool = False,
+    max_tokens: int = 32,
 ) -> Config:
     """The default configuration for an embedded deployment, but for ``gate``, the budget and whole answers."""
     endpoints = [{"name": name, "role": Role.COMBINED.value, "url": f"http://{name}.invalid"} for name in names]
@@ -200,14 +270,14 @@ def config_for(
             "gate": {"boundaries": False, "short_control": False, **gate},
             "policy": {"lossy_bound_nat": declared},
             # One piece an answer, where the class asks for no stream: streaming costs a third of the time.
-            "requests": {"stream": stream},
+            "requests": {"stream": stream, "max_tokens": max_tokens},
             "budget": {"computed_tokens": 10**9, "minutes": 10_000.0},
         }
     )
 
 
-def connection_to(deployment: Deployment, config: Config) -> Connection:
-    """The deployment's engines, each behind the client and the adapter that a real one has."""
+def connection_to(config: Config, instances: Mapping[str, Instance]) -> Connection:
+    """Embedded engines, by endpoint name, each behind the client and the adapter that a real one has."""
     described, asked = deployment_of(config), config.requests
     dialect = DIALECTS[described.engine]
     timeouts = Timeouts(asked.connect_s, asked.first_token_s, asked.first_token_s_per_1k, asked.inactivity_s)
@@ -216,21 +286,36 @@ def connection_to(deployment: Deployment, config: Config) -> Connection:
     )
     links: list[Link] = []
     for endpoint in described.endpoints:
-        instance = Instance(deployment.nodes[endpoint.name], deployment.nodes)
-        client = httpx.AsyncClient(base_url=endpoint.url, transport=StraightThrough(instance), trust_env=False)
+        straight = StraightThrough(instances[endpoint.name])
+        client = httpx.AsyncClient(base_url=endpoint.url, transport=straight, trust_env=False)
         engine = HttpEngine(endpoint.name, client, dialect, settings)
         links.append(Link(endpoint, client, engine, Remembering(endpoint, client, engine, dialect)))
     return Connection(config, described, dialect, tuple(links))
 
 
-async def gate(deployment: Deployment, config: Config, clock: LoopClock) -> GateRun:
-    """Explore, plan and carry out, as ``kvgate run`` does."""
-    connection = connection_to(deployment, config)
+async def gate(
+    deployment: Deployment,
+    config: Config,
+    clock: LoopClock,
+    watching: Callable[[Plan, Kept], Watcher] | None = None,
+    beside_s: float | None = None,
+) -> GateRun:
+    """Explore, plan and carry out, as ``kvgate run`` does.
+
+    Somebody may look on, and end the run. With ``beside_s``, requests beside the groups' own last so long and are not
+    computed.
+    """
+    instances = {name: Instance(node, deployment.nodes) for name, node in deployment.nodes.items()}
+    connection = connection_to(config, instances)
     try:
         explored = await explore(connection, config.gate.seed or 0, active=True)
         plan = plan_for(connection, explored, None)
         kept = Kept(tuple(deployment.nodes.values()))
-        outside = Outside(connection.engines(), NoHooks(), kept, clock, NoWatcher())
+        engines: dict[str, Engine] = connection.engines()
+        if beside_s is not None:
+            engines = {name: NotComputed(each, instances[name], beside_s) for name, each in engines.items()}
+        watcher = watching(plan, kept) if watching is not None else NoWatcher()
+        outside = Outside(engines, NoHooks(), kept, clock, watcher)
         settings = Settings({}, {}, hook_s=1.0, evidence_s=config.limits.evidence_s)
         await Session(plan, RUN_ID, explored.prompts, outside, settings).run()
         return GateRun(plan, kept)

@@ -17,7 +17,7 @@ def bench() -> Any:
     """The bench's modules; scripts are no package, so they are found by path."""
     sys.path.insert(0, SCRIPTS)
     try:
-        names = ("power", "power_bounds", "power_cells", "power_page", "power_table")
+        names = ("power", "power_bounds", "power_cells", "power_keeping", "power_page", "power_table")
         yield type("Bench", (), {name: importlib.import_module(name) for name in names})
     finally:
         sys.path.remove(SCRIPTS)
@@ -128,6 +128,6 @@ def test_the_page_has_a_place_for_every_part(bench: Any, tmp_path: Path) -> None
 def test_a_line_that_was_cut_off_does_not_spoil_the_next(bench: Any, tmp_path: Path) -> None:
     keep = tmp_path / "keep.jsonl"
     keep.write_text('{"source": "a", "ke')
-    with bench.power.appending(keep) as file:
+    with bench.power_keeping.appending(keep) as file:
         file.write('{"source": "b"}\n')
-    assert bench.power.rows_of(keep) == [{"source": "b"}]
+    assert bench.power_keeping.rows_of(keep) == [{"source": "b"}]

@@ -88,6 +88,51 @@ def test_run_noise_can_be_had_by_a_share_of_the_requests() -> None:
     assert 20 <= noisy <= 40
 
 
+def turned(dials: Dials, requests: int = 200) -> list[bool]:
+    """Of so many requests with one prompt, which ones answer otherwise than a quiet engine with the same near tie."""
+    ids, node = prompt(ALIGNED), engine(dials=dials)
+    usual = ask(engine(dials=replace(dials, run_flips=1e-12)), ids, tokens=10).rows
+    return [ask(node, ids, tokens=10).rows != usual for _ in range(requests)]
+
+
+def test_a_share_of_the_requests_flips_each_by_a_coin_of_its_own() -> None:
+    found = turned(Dials(run_flips=0.15))
+    assert 18 <= sum(found) <= 44
+    assert found == turned(Dials(run_flips=0.15))
+    assert found != turned(Dials(run_flips=0.15, course=1))
+    # Each flip decides the near tie the other way, and noise of its own stands beside it.
+    node, ids = engine(dials=Dials(run_flips=1.0)), prompt(ALIGNED)
+    one, other = (ask(node, ids, tokens=10) for _ in range(2))
+    assert one.ids == other.ids
+    assert flipped(one, ask(engine(dials=Dials(run_flips=1e-12)), ids, tokens=10))
+    assert 0.0 < drift(one, other) < 0.06
+
+
+def test_flips_come_in_spans_of_requests() -> None:
+    found = turned(Dials(run_flips=0.3, run_span=20, course=20))
+    spans = [found[start : start + 20] for start in range(0, 200, 20)]
+    assert {True, False} == {any(span) for span in spans}
+    # Noise is in every request of a noisy span, and in none of a quiet one.
+    assert all(all(span) == any(span) for span in spans)
+
+
+def test_spans_that_agree_answer_alike_all_through() -> None:
+    dials = Dials(run_flips=1.0, run_span=20, spans_agree=True)
+    node, ids = engine(dials=dials), prompt(ALIGNED)
+    answers = [ask(node, ids, tokens=10) for _ in range(40)]
+    assert [answers[0].rows] * 20 == [each.rows for each in answers[:20]]
+    assert answers[0].rows != answers[20].rows
+    assert answers[0].ids == answers[20].ids
+
+
+def test_a_batch_of_one_size_may_have_several_shapes() -> None:
+    node = engine(dials=Dials(batch_noise=0.02, batch_shapes=3))
+    ids = prompt(ALIGNED)
+    rows = [tuple(map(tuple, ask(node, ids, batch=4).rows)) for _ in range(30)]
+    assert 3 == len(set(rows))
+    assert ask(engine(), ids).rows == ask(node, ids, batch=1).rows
+
+
 def test_batch_noise_hangs_on_how_many_requests_are_in_flight() -> None:
     node = engine(dials=Dials(batch_noise=0.02))
     ids = prompt(ALIGNED)

@@ -190,5 +190,5 @@ def _print(results: list[SelfTest], wrong: list[SelfTest], left_out: Iterable[Fa
     console = out()
     console.print(table)
     for fault in left_out:
-        console.print(f"not tested: {fault.name}: it needs {fault.needs}, for which the gate is not ready yet")
+        console.print(f"not tested: {fault.name}: it needs {fault.needs}, which this test does not send")
     console.print(f"{len(results) - len(wrong)} of {len(results)} right, {seconds:.0f} s (simulator, not an engine)")

@@ -53,7 +53,7 @@ def make_deployment(
 ) -> Deployment:
     """A deployment with the fault planted wherever it acts. ``proxy`` is what stands before prefill and decode."""
     outage = Outage(**{OUTAGES[fault]: True}) if fault in OUTAGES else Outage()
-    pool = Pool(clock, lag_s=dials.put_lag_s, outage=outage)
+    pool = Pool(clock, lag_s=dials.put_lag_s, capacity=dials.pool_bytes or None, outage=outage)
     memory = Memory() if memory is None else Memory(memory.weights, memory.words)
 
     def node(name: str, store: Store | None, prefix_caching: bool = True, decodes: bool = False) -> Node:
@@ -193,7 +193,7 @@ async def serving_alone(
     instance: Instance | None = None
     entry: Proxy | None = None
     if part is Part.POOL:
-        handler = Master(Pool(time.monotonic, lag_s=dials.put_lag_s)).answer
+        handler = Master(Pool(time.monotonic, lag_s=dials.put_lag_s, capacity=dials.pool_bytes or None)).answer
     elif part is Part.PROXY:
         entry = Proxy(elsewhere["prefill"], elsewhere["decode"], fault, proxy)
         handler = entry.answer

@@ -4,7 +4,7 @@
 Dynamo: DY, Mooncake: MC). ``verdict`` and ``reasons`` are words of this table, compared by whoever runs the gate.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvgate.sim.dials import QUIET, Dials
 from kvgate.sim.topology import ProxyKind, Topology
@@ -19,8 +19,8 @@ class Fault:
     operator says of prefill and decode engines, ``declared`` what of the store (the largest drift in nat).
     ``arms`` are what the gate has to send beside the usual, ``canaries`` how many prompts at once. ``guilty`` is the part that is wrong, ``pool``,
     ``transfer`` or ``proxy``, where several could be.
-    ``needs`` names what is needed to bring it out and what the gate does not do; such a fault can be served, and no
-    verdict is required.
+    ``needs`` names what is needed to bring it out and what the gate (as it is tested) does not do; such a fault can be
+    served, and no verdict is required.
     """
 
     name: str
@@ -60,6 +60,11 @@ _BOTH: dict[str, object] = {"tiers": ()}
 def _bytes(name: str, sentence: str, models: str, preset: str = "dense", speculation: int = 0) -> Fault:
     """Loaded bytes are wrong: the answers or their logprobs differ from a local hit's."""
     return Fault(name, sentence, models, "load", _FAIL, _DIVERGED, preset, speculation=speculation)
+
+
+def _seldom(name: str, sentence: str, models: str) -> Fault:
+    """Loaded bytes are wrong so seldom, or so late, that a few groups cannot be asked to show it."""
+    return replace(_bytes(name, sentence, models), needs="many groups")
 
 
 def _right(name: str, sentence: str, models: str, preset: str = "dense", **more: object) -> Fault:
@@ -123,6 +128,9 @@ FAULTS: tuple[Fault, ...] = (
     _bytes("after_some", "loads are wrong after the fifth", "VA#13934"),
     _bytes("every_other", "every other load is wrong", "VL#47282"),
     _bytes("one_in_three", "a third of the loads is wrong", "SG#22811"),
+    _seldom("one_in_ten", "one load in ten is wrong, at random", "SG#22811"),
+    _seldom("one_in_hundred", "one load in a hundred is wrong, at random", "SG#22811"),
+    _seldom("after_many", "loads are wrong after the hundredth", "VA#13934"),
     Fault("noisy_load_on_noisy", "the noise of a thousandth on an engine that never answers twice alike: inside the tolerance every time", "VA#9373", "load", _FAIL, ("EXCESS_DIVERGENCE",), dials=Dials(run_noise=0.003), tiers=_MORE),
     Fault("engine_decays", "after forty requests the engine itself is wrong: cold answers as well as hits", "F26", "engine", _FAIL, ("ANSWERS_CHANGED",), tiers=_MORE),
     Fault("decode_writes_zeros", "the KV that decode wrote is kept as zeros", "VL#53912", "save", _FAIL, ("DIVERGED", "DRIFT", "UNSTABLE"), arms=("continuation",)),
@@ -130,6 +138,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("concurrent_only", "loads are wrong while others run", "VL#45704", "load", _FAIL, _DIVERGED, dials=Dials(latency_per_token_s=0.001), tiers=(531, 787), pressure=3),
     Fault("after_a_cancel", "loads are wrong once a client has gone away", "SG#23392", "load", _FAIL, _DIVERGED, dials=Dials(latency_per_token_s=0.001), tiers=(531, 787), pressure=2, cancels=0.5),
     Fault("not_released", "a request whose client has gone away is never given up", "SG#23392", "engine", _UNKNOWN, ("NOT_RELEASED",), dials=Dials(latency_per_token_s=0.001), tiers=_ONE_TIER, pressure=2, cancels=0.5),
+    Fault("while_evicting", "loads are wrong once the pool has dropped something since they were put", "SG#31108", "load", _FAIL, _DIVERGED, dials=Dials(latency_per_token_s=0.001, pool_bytes=4 << 20), tiers=(531, 787), pressure=1),
     Fault("outage_unnoticed", "the pool is away, and blocks that nothing was loaded into are taken for its hits", "VA#12522", "outage", _FAIL, _DIVERGED, tiers=_ONE_TIER, outage=True),
     Fault("outage_ignored", "the hook that takes the pool away does not", "§3.2", "outage", _UNKNOWN, ("OUTAGE_MISSING",), tiers=_ONE_TIER, outage=True),
     Fault("outage_for_good", "once the pool was away, nobody looks there again", "§3.2", "outage", _UNKNOWN, ("NOT_RECOVERED",), tiers=_ONE_TIER, outage=True),

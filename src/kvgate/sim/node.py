@@ -26,7 +26,7 @@ from kvgate.sim.kv import (
 )
 from kvgate.sim.memory import Memory
 from kvgate.sim.network import VOCABULARY, Ids, Sequence, extend
-from kvgate.sim.planting import ON_LOAD, Loading, differ, on_save, unwritten, weights_for
+from kvgate.sim.planting import ON_LOAD, Loading, differ, lot_of, on_save, unwritten, weights_for
 from kvgate.sim.presets import PRESETS, Preset
 from kvgate.sim.sampling import generate, pieces
 from kvgate.sim.store import LocalCache, Pool, Store
@@ -300,6 +300,8 @@ class Node:
             local=found.local,
             batch=request.batch,
             cancelled=self.memory.cancelled,
+            evicted=isinstance(store, Pool) and store.evicted_since([wanted[place] for place in places]),
+            lot=lot_of(request.ids, number),
             foreign=self.memory.objects[0] if len(self.memory.objects) > 1 else {},
             earlier=self._earlier(store, end, wanted),
         )

@@ -1,5 +1,6 @@
 """What each fault of the bytes does to objects that are loaded, stored or transferred."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ from kvgate.sim.network import Weights, make_weights
 from kvgate.sim.presets import Preset
 
 Objects = dict[Place, Arrays]
-SOME_LOADS = 5
+SOME_LOADS, MANY_LOADS = 5, 100
 # Requests that an engine answers rightly before it decays.
 LASTS = 40
 
@@ -19,8 +20,10 @@ LASTS = 40
 class Loading:
     """One load: its number on this node (from 0), prompt and hit in tokens, how many of them were there already.
 
-    ``batch`` is how many requests are in flight, ``cancelled`` whether a client has gone away before. ``foreign`` are
-    objects of the prompt before this one; ``earlier`` the side state one step back in the same prompt, by group.
+    ``batch`` is how many requests are in flight, ``cancelled`` whether a client has gone away before, ``evicted``
+    whether the pool has dropped anything since these objects were put. ``lot`` is drawn for this load alone, between 0
+    and 1. ``foreign`` are objects of the prompt before this one; ``earlier`` the side state one step back in the same
+    prompt, by group.
     """
 
     preset: Preset
@@ -30,8 +33,16 @@ class Loading:
     local: int = 0
     batch: int = 1
     cancelled: bool = False
+    evicted: bool = False
+    lot: float = 1.0
     foreign: Objects = field(default_factory=dict)
     earlier: Arrays = field(default_factory=dict)
+
+
+def lot_of(ids: list[int], number: int) -> float:
+    """What is drawn for one load of one prompt, between 0 and 1: random to look at, and the same every time."""
+    digest = hashlib.sha256(np.array([number, *ids], dtype="<i8").tobytes()).digest()
+    return int.from_bytes(digest[:8], "big") / 2.0**64
 
 
 Plant = Callable[[Objects, Loading], None]
@@ -285,6 +296,10 @@ ON_LOAD: dict[str, Plant] = {
     "after_some": _only(lambda loading: loading.number >= SOME_LOADS, _BLOCK),
     "every_other": _only(lambda loading: loading.number % 2 == 1, _BLOCK),
     "one_in_three": _only(lambda loading: np.random.default_rng(loading.number).random() < 1 / 3, _BLOCK),
+    "one_in_ten": _only(lambda loading: loading.lot < 0.1, _BLOCK),
+    "one_in_hundred": _only(lambda loading: loading.lot < 0.01, _BLOCK),
+    "after_many": _only(lambda loading: loading.number >= MANY_LOADS, _BLOCK),
+    "while_evicting": _only(lambda loading: loading.evicted, _BLOCK),
     "mixed_only": _only(lambda loading: loading.local > 0, _BLOCK),
     "concurrent_only": _only(lambda loading: loading.batch > 1, _BLOCK),
     "after_a_cancel": _only(lambda loading: loading.cancelled, _BLOCK),

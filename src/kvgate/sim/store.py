@@ -67,6 +67,8 @@ class _Stored:
     arrays: Arrays
     visible_at: float
     leased_until: float = 0.0
+    # How many objects the pool had dropped for want of room when this one was put.
+    dropped_before: int = 0
 
 
 @dataclass(slots=True)
@@ -103,6 +105,7 @@ class Pool:
     capacity: int | None = None
     objects: OrderedDict[str, _Stored] = field(default_factory=OrderedDict)
     size: int = 0
+    dropped: int = 0
     outage: Outage = field(default_factory=Outage)
 
     def held(self, names: list[str]) -> set[str]:
@@ -130,9 +133,14 @@ class Pool:
         now = self.clock()
         for name, arrays in objects.items():
             if name not in self.objects:
-                self.objects[name] = _Stored({key: array.copy() for key, array in arrays.items()}, now + self.lag_s)
+                copies = {key: array.copy() for key, array in arrays.items()}
+                self.objects[name] = _Stored(copies, now + self.lag_s, dropped_before=self.dropped)
                 self.size += size_of(arrays)
         self._evict(now)
+
+    def evicted_since(self, names: list[str]) -> bool:
+        """Whether anything was dropped for want of room since the first of these objects was put."""
+        return any(self.objects[name].dropped_before < self.dropped for name in names if name in self.objects)
 
     def leave(self) -> None:
         """Go away, unless that is ignored."""
@@ -160,5 +168,6 @@ class Pool:
             return
         for name in [name for name, stored in self.objects.items() if stored.leased_until <= now]:
             self.remove([name])
+            self.dropped += 1
             if self.size <= self.capacity:
                 return

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -151,7 +152,7 @@ class Surface:
             200,
             "text/event-stream",
             pieces=[event.encode() for event in events],
-            gone=self._cancelled,
+            gone=self.cancelled,
             over=self._left if streams else None,
             pace_s=node.dials.latency_per_token_s,
         )
@@ -166,10 +167,20 @@ class Surface:
             self.node.count_failed_transfer(tokens)
             raise
 
+    @contextmanager
+    def occupied(self) -> Iterator[None]:
+        """One more request in flight, of which nothing else is known."""
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+
     def _left(self) -> None:
         self._in_flight -= 1
 
-    def _cancelled(self) -> None:
+    def cancelled(self) -> None:
+        """A client has gone away."""
         memory = self.node.memory
         memory.cancelled = True
         memory.kept += self.node.fault == "not_released"
