@@ -17,6 +17,7 @@ class Dials:
     ``run_noise`` is drawn anew for ``run_share`` of the requests, ``batch_noise`` hangs on how many requests are in
     flight. ``near_ties`` is the share of prompts with a near tie that nothing decides otherwise.
     ``preempted_every`` preempts every so-manieth request, which is computed again.
+    ``compute_per_1k_s`` is taken per thousand prompt tokens that are computed, ``latency_per_1k_s`` of all.
     ``prefill_drops`` is how many tokens a prefill engine leaves off a prompt's end for decode to compute.
     Engines write their logs into ``log_folder``, if there is one; with ``log_denies_loads`` they say that nothing is to
     be loaded, whatever is. With ``tells_split`` a reply tells how many cached tokens were the engine's own and how many
@@ -33,6 +34,7 @@ class Dials:
     latency_s: float = 0.0
     latency_per_1k_s: float = 0.0
     latency_per_token_s: float = 0.0
+    compute_per_1k_s: float = 0.0
     put_lag_s: float = 0.0
     start_up_s: float = 0.0
     preempted_every: int = 0
