@@ -105,6 +105,26 @@ def report(run_directory: RunPath, output: FormatOption = Format.TABLE) -> ExitC
 
 @app.command()
 @guarded
+def measure(
+    config: Annotated[
+        list[Path] | None,
+        typer.Option("--config", "-c", help="Configuration of a running deployment; the first is the baseline."),
+    ] = None,
+    trace: Annotated[Path | None, typer.Option("--trace", help="What is sent when (YAML).")] = None,
+    record: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="Report a measurement again, offline.")
+    ] = None,
+    output: ListOption = ListFormat.TABLE,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on standard error.")] = False,
+) -> ExitCode:
+    """Send one trace to several deployments and hold their times against each other. No verdict on answers."""
+    from kvgate.cli.measure import measure as run_measure
+
+    return run_measure(config or [], trace, record, output, quiet)
+
+
+@app.command()
+@guarded
 def explain(
     code: Annotated[
         str | None,
