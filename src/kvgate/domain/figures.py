@@ -174,7 +174,7 @@ def _late(record: PartRecord) -> Iterator[float]:
 
 def _tokens(deployment: MeasuredDeployment, records: list[PartRecord], repeats: int) -> PathTokens:
     """Tokens by path over all repeats: unknown as a whole where one of them is."""
-    each = [_tokens_once(deployment, record) for record in records]
+    each = [tokens_of(deployment, record) for record in records]
     sent = sum(one.sent for one in each)
     why = next((one.why_unknown for one in each if one.why_unknown), "")
     if len(each) < repeats and not why:
@@ -199,7 +199,8 @@ def _tokens(deployment: MeasuredDeployment, records: list[PartRecord], repeats: 
     )
 
 
-def _tokens_once(deployment: MeasuredDeployment, record: PartRecord) -> PathTokens:
+def tokens_of(deployment: MeasuredDeployment, record: PartRecord) -> PathTokens:
+    """Tokens by path of one part of one leg."""
     sent = sum(record.sent[name].length for name, seen in record.answered.items() if seen.ok)
     delta, why = moved(record)
     if delta is None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kvgate.domain.counters import Counter
-from kvgate.domain.figures import PartFigures, moved
+from kvgate.domain.figures import PartFigures, moved, tokens_of
 from kvgate.domain.measured import MeasurePlan, MeasureRecord
 from kvgate.domain.trace import Kind
 
@@ -27,6 +27,7 @@ class Obstacle(str, Enum):
     MOSTLY_UNANSWERED = "mostly_unanswered"
     NO_FIRST_TOKEN = "no_first_token"
     FOREIGN_TRAFFIC = "foreign_traffic"
+    SALTS_IGNORED = "salts_ignored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def hindrances_of(plan: MeasurePlan, record: MeasureRecord, figures: tuple[PartF
         elif each.first_token is None:
             told = f"{where}: no answer tells when its first token came; set requests.stream: true"
             found.append(Hindrance(Obstacle.NO_FIRST_TOKEN, told))
-    return (*found, *_foreign(plan, record))
+    return (*found, *_salts_ignored(plan, record), *_foreign(plan, record))
 
 
 def _said(plan: MeasurePlan, record: MeasureRecord, figures: PartFigures) -> str:
@@ -62,6 +63,19 @@ def _said(plan: MeasurePlan, record: MeasureRecord, figures: PartFigures) -> str
     every = (seen for part in record.of(number, figures.part) for seen in part.answered.values())
     detail = next((seen.detail for seen in every if not seen.ok and seen.detail), "")
     return f"; the first said: {detail}" if detail else ""
+
+
+def _salts_ignored(plan: MeasurePlan, record: MeasureRecord) -> Iterator[Hindrance]:
+    for check in record.salts:
+        deployment = plan.deployments[check.deployment]
+        tokens = tokens_of(deployment, check)
+        reused = (tokens.local or 0) + (tokens.external or 0)
+        if reused > ALIKE_TOKENS:
+            told = (
+                f"{deployment.label}: {reused} of {tokens.sent} prompt tokens were reused under another salt, so what "
+                "one leg left may be another's hit; set deployment.salts: ignored"
+            )
+            yield Hindrance(Obstacle.SALTS_IGNORED, told)
 
 
 def _foreign(plan: MeasurePlan, record: MeasureRecord) -> Iterator[Hindrance]:

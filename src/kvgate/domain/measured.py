@@ -14,6 +14,8 @@ from kvgate.domain.trace import Planned, Trace
 
 # The part that requests belong to which only wake an engine up; no figure is made of them.
 WARM_UP = ""
+# The part of the one request that was sent before under another salt: nothing of it may be reused.
+SALTS = "/salts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +179,10 @@ class PartRecord:
 
 @dataclass(slots=True)
 class MeasureRecord:
-    """The entries put in order; warm-up is left out."""
+    """The entries put in order; warm-up is left out. ``salts`` are the requests that show whether salts are kept."""
 
     parts: list[PartRecord] = field(default_factory=list)
+    salts: list[PartRecord] = field(default_factory=list)
     broken: dict[int, str] = field(default_factory=dict)
     stopped: str | None = None
     completed: bool = False
@@ -208,7 +211,7 @@ def put_in_order(entries: Iterable[MeasureEntry]) -> MeasureRecord:
             if (entry.leg, entry.part) not in parts:
                 made = PartRecord(leg.deployment, leg.repeat, entry.part, entry.at, entry.at)
                 parts[entry.leg, entry.part] = made
-                record.parts.append(made)
+                (record.salts if entry.part == SALTS else record.parts).append(made)
             _take(parts[entry.leg, entry.part], entry)
     return record
 

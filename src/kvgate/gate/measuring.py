@@ -9,6 +9,7 @@ from kvgate.domain.deployment import Role
 from kvgate.domain.evidence import counted
 from kvgate.domain.history import Moment
 from kvgate.domain.measured import (
+    SALTS,
     WARM_UP,
     EngineCounted,
     LegBroken,
@@ -152,6 +153,16 @@ class Measuring:
                 seen = await self._send(leg, (WARM_UP, request, None), engine, ids, key)
                 answered += length if seen.ok else 0
         await self._read_settled(leg, WARM_UP, before, answered)
+        if key.salt is not None and leg.repeat == 0:
+            await self._try_another_salt(leg, longest, key)
+
+    async def _try_another_salt(self, leg: TraceLeg, part: TracePart, key: _Key) -> None:
+        """Send the longest prompt of the warm-up under another salt: the counters show whether salts are kept."""
+        ids = self._prompts.session(part, (WARM_UPS - 1) % part.count, key.nonce)
+        before = await self._read(leg, SALTS, Moment.BEFORE)
+        entry, other = self._targets[leg.deployment].entries[0], _Key(key.nonce, f"{key.salt}-other")
+        seen = await self._send(leg, (SALTS, "salts", None), entry, ids, other)
+        await self._read_settled(leg, SALTS, before, len(ids) if seen.ok else 0)
 
     async def _send_all(self, leg: TraceLeg, part: TracePart, requests: list[Planned], key: _Key, start: float) -> int:
         """Every session of a part, as its arrivals have it; returns the prompt tokens of what was answered."""
