@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
-from kvgate.config.load import config_schema
+from kvgate.config.load import config_schema, trace_schema
 from kvgate.domain.reasons import REASONS, Reason
 from kvgate.report.document import report_schema
+from kvgate.report.measure_document import measure_schema
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 SECTIONS = (
@@ -34,6 +35,8 @@ def pages() -> dict[str, str]:
     return {
         "config.schema.json": json.dumps(config_schema(), indent=1, ensure_ascii=False) + "\n",
         "report.schema.json": json.dumps(report_schema(), indent=1, ensure_ascii=False) + "\n",
+        "trace.schema.json": json.dumps(trace_schema(), indent=1, ensure_ascii=False) + "\n",
+        "measure.schema.json": json.dumps(measure_schema(), indent=1, ensure_ascii=False) + "\n",
         "reasons.md": reasons_page(),
     }
 

@@ -7,6 +7,7 @@ from typing import Protocol
 from kvgate.domain.counters import Counters
 from kvgate.domain.history import DropOutcome, Entry
 from kvgate.domain.log import LogLine
+from kvgate.domain.measured import MeasureEntry
 from kvgate.domain.observation import Observation
 from kvgate.domain.probe import Probe
 from kvgate.domain.prompt import Ids
@@ -98,6 +99,13 @@ class Sink(Protocol):
 
     def keep_prompt(self, group: str, encoded: bytes) -> str:
         """Keep a group's prompt IDs (a JSON list) where hooks and people can read them; returns the place."""
+
+
+class MeasureSink(Protocol):
+    """Takes the entries of a measurement; each is on disk when ``append`` returns."""
+
+    def append(self, entry: MeasureEntry) -> None:
+        """Write one entry and flush it."""
 
 
 class Clock(Protocol):

@@ -3,10 +3,13 @@
 import asyncio
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from kvgate.domain.observation import Observation, Outcome
+from kvgate.engines.dialects import DIALECTS
+from kvgate.engines.engine import HttpEngine, RequestSettings, make_client
 from kvgate.engines.wire import OVERLOADED, Timeouts
 from tests.engines.loopback import (
     END,
@@ -272,3 +275,45 @@ def test_a_request_is_named_and_its_retry_by_another_name() -> None:
         line.split(": ")[1] for head in server.heads for line in head.split("\r\n") if "request-id" in line.lower()
     ]
     assert ["kvgate-run-g.cold.0", "kvgate-run-g.cold.0-retry"] == names
+
+
+# -- when each piece came ---------------------------------------------------------------------------------------
+PACED: list[Action] = [
+    HEAD,
+    piece(sse(b": ping\n\n", chunk([1], "a"), done=False)),
+    Pause(0.1),
+    piece(sse(chunk([2], "b", "length"), done=False)),
+    Pause(0.1),
+    piece(sse(usage(2))),
+    END,
+]
+
+
+def paced(stream: bool, keeps: bool) -> tuple[Observation, dict[str, Any]]:
+    """What comes of a stream with pauses, and the fields it was asked for by."""
+
+    async def once() -> tuple[Observation, dict[str, Any]]:
+        timing = RequestSettings("m", None, stream, ignore_eos=True, run_id="run", timeouts=PATIENT, keeps_pieces=keeps)
+        async with answering(PACED) as server, make_client(server.url, None, 5.0) as client:
+            engine = HttpEngine("a", client, DIALECTS["vllm"], timing)
+            engine.ask_ids_by(())
+            return await complete(engine), server.sent()
+
+    return asyncio.run(once())
+
+
+def test_it_is_kept_when_each_piece_with_output_came_if_asked() -> None:
+    seen, asked = paced(stream=True, keeps=True)
+    assert seen.timing is not None
+    assert seen.timing.pieces_s is not None
+    first, second = seen.timing.pieces_s
+    assert first == seen.timing.first_token_s
+    assert second - first >= 0.09
+    assert seen.timing.total_s - second >= 0.09
+    assert not {"logprobs", "return_token_ids"} & asked.keys()
+
+
+def test_otherwise_it_is_not() -> None:
+    seen, _ = paced(stream=True, keeps=False)
+    assert seen.timing is not None
+    assert None is seen.timing.pieces_s

@@ -249,6 +249,17 @@ def test_latency_grows_with_prompt_and_answer() -> None:
         assert time.monotonic() - begun >= 0.05 + 0.02 + 11 * 0.02
 
 
+def test_what_is_reused_takes_no_time_to_compute() -> None:
+    with served(deployed(dials=Dials(compute_per_1k_s=1.0))) as urls, asking(urls["engine"]) as client:
+        took = []
+        for _ in range(2):
+            begun = time.monotonic()
+            answer(client, prompt(1000), 1)
+            took.append(time.monotonic() - begun)
+    assert took[0] >= 1.0
+    assert took[1] < 0.5
+
+
 def test_a_salt_keeps_the_cache_and_the_pool_apart() -> None:
     deployment = deployed()
     with served(deployment) as urls, asking(urls["engine"]) as client:

@@ -105,6 +105,26 @@ def report(run_directory: RunPath, output: FormatOption = Format.TABLE) -> ExitC
 
 @app.command()
 @guarded
+def measure(
+    config: Annotated[
+        list[Path] | None,
+        typer.Option("--config", "-c", help="Configuration of a running deployment; the first is the baseline."),
+    ] = None,
+    trace: Annotated[Path | None, typer.Option("--trace", help="What is sent when (YAML).")] = None,
+    record: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="Report a measurement again, offline.")
+    ] = None,
+    output: ListOption = ListFormat.TABLE,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on standard error.")] = False,
+) -> ExitCode:
+    """Send one trace to several deployments and hold their times against each other. No verdict on answers."""
+    from kvgate.cli.measure import measure as run_measure
+
+    return run_measure(config or [], trace, record, output, quiet)
+
+
+@app.command()
+@guarded
 def explain(
     code: Annotated[
         str | None,
@@ -151,7 +171,7 @@ app.add_typer(sim, name="sim", no_args_is_help=True)
 
 @sim.command("serve")
 @guarded
-def sim_serve(
+def sim_serve(  # noqa: PLR0913, PLR0917 - these are the options of one command
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="First port on loopback; 0: free ones.")] = 0,
     fault: Annotated[
         str, typer.Option("--fault", help="The fault to plant; `kvgate sim faults` lists them.")
@@ -169,6 +189,9 @@ def sim_serve(
             "(decode first), or a router like vllm-router.",
         ),
     ] = None,
+    compute_per_1k: Annotated[
+        float, typer.Option("--compute-per-1k", min=0.0, help="Seconds per 1000 prompt tokens that are computed.")
+    ] = 0.0,
     part: Annotated[Part, typer.Option("--part", help="Serve only this part; the others run elsewhere.")] = Part.ALL,
     peer: Annotated[
         list[str] | None,
@@ -178,7 +201,7 @@ def sim_serve(
     """Serve an embedded deployment, or one part of one, on loopback."""
     from kvgate.cli.simulator import known, serve
 
-    return serve(port, known(fault, preset, divisor, topology, proxy), part, peer or [])
+    return serve(port, known(fault, preset, divisor, topology, proxy), part, peer or [], compute_per_1k)
 
 
 @sim.command("faults")

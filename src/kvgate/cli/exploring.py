@@ -88,9 +88,13 @@ def _check_alike(first: Link, facts: ServerFacts, other: Link, other_facts: Serv
 
 
 async def _prompts(connection: Connection, seed: int) -> PromptSource:
-    """Tokenise every piece of text once, on the deployment's own tokenizer."""
+    """What the prompts of the configuration's families are made from."""
     wanted: list[tuple[str, str]] = [(each.family, each.language) for each in connection.config.gate.families]
-    keys = tuple(dict.fromkeys(wanted))
+    return await tokenised(connection, tuple(dict.fromkeys(wanted)), seed)
+
+
+async def tokenised(connection: Connection, keys: tuple[tuple[str, str], ...], seed: int) -> PromptSource:
+    """Tokenise every piece of the families' texts once, on the deployment's own tokenizer."""
     families = {key: load_family(*key) for key in keys}
     link, model = connection.entries()[0].tells, connection.deployment.model
     pieces = tuple(dict.fromkeys(piece for family in families.values() for piece in family.pieces()))

@@ -2,18 +2,16 @@
 
 import os
 import secrets
-import signal
 import time
 from datetime import datetime, timezone
 from pathlib import Path
-
-import anyio
 
 from kvgate import __version__
 from kvgate.cli.clock import RealClock
 from kvgate.cli.event_loop import run_async
 from kvgate.cli.exit_codes import ExitCode, exit_code
 from kvgate.cli.exploring import Explored, draw_seed, explore, plan_for
+from kvgate.cli.interrupting import until_done_or_interrupted
 from kvgate.cli.output import Format, ProgressWatcher, emit
 from kvgate.cli.wiring import Connection, connect
 from kvgate.config.load import load_config_with_digest
@@ -21,7 +19,6 @@ from kvgate.config.schema import Config
 from kvgate.domain.judge import judge
 from kvgate.domain.plan import Plan
 from kvgate.domain.policy import PolicyName
-from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import RunRecord
 from kvgate.engines.hooks import ProcessHooks
 from kvgate.errors import ConfigError
@@ -87,7 +84,7 @@ async def carry_out(
         )
         session = _session(connection, plan, run_id, explored, directory, watcher)
         try:
-            interrupted = await _until_done_or_interrupted(session)
+            interrupted = await until_done_or_interrupted(session)
         finally:
             try:
                 await session.undo()
@@ -118,33 +115,6 @@ def _session(
     hidden = (config.deployment.auth.bearer_env,) if config.deployment.auth is not None else ()
     outside = Outside(connection.engines(), ProcessHooks(hidden), directory, RealClock(), watcher)
     return Session(plan, run_id, explored.prompts, outside, settings)
-
-
-async def _until_done_or_interrupted(session: Session) -> bool:
-    """Run the session; Ctrl-C or SIGTERM ends it with a record that can be judged."""
-    interrupted = False
-
-    async def watch(scope: anyio.CancelScope) -> None:
-        nonlocal interrupted
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async for _ in signals:
-                interrupted = True
-                scope.cancel()
-                return
-
-    failure: BaseException | None = None
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch, tasks.cancel_scope)
-        try:
-            await session.run()
-        except Exception as error:  # noqa: BLE001 - carried out of the task group unwrapped, then raised
-            failure = error
-        tasks.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
-    if interrupted:
-        session.stop(Problem(Reason.INTERRUPTED, "stopped by the user"))
-    return interrupted
 
 
 def _manifest(run_id: str, source: tuple[Path, str], plan: Plan, explored: Explored) -> Manifest:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 from pydantic import TypeAdapter
@@ -44,8 +44,11 @@ def known(
     return Wanted(row, chosen, topology or row.topology, proxy or row.proxy)
 
 
-def serve(port: int, wanted: Wanted, part: Part, peers: list[str]) -> ExitCode:
-    """Serve on loopback until interrupted. ``peers`` are parts in other processes, as ``pool=http://...``."""
+def serve(port: int, wanted: Wanted, part: Part, peers: list[str], compute_per_1k_s: float = 0.0) -> ExitCode:
+    """Serve on loopback until interrupted. ``peers`` are parts in other processes, as ``pool=http://...``.
+
+    ``compute_per_1k_s`` are seconds per 1000 prompt tokens that are computed, beside what computing them takes.
+    """
     elsewhere: dict[str, list[str]] = {}
     for peer in peers:
         name, _, url = peer.partition("=")
@@ -56,7 +59,8 @@ def serve(port: int, wanted: Wanted, part: Part, peers: list[str]) -> ExitCode:
         elsewhere.setdefault(name, []).append(url.rstrip("/"))
     if part is Part.PROXY and not (elsewhere.get("prefill") and elsewhere.get("decode")):
         raise ConfigError("--part proxy needs --peer prefill=URL and --peer decode=URL")
-    run_async(_serve, port, wanted, part, elsewhere)
+    dials = replace(wanted.fault.dials, compute_per_1k_s=compute_per_1k_s)
+    run_async(_serve, port, replace(wanted, fault=replace(wanted.fault, dials=dials)), part, elsewhere)
     return ExitCode.PASS
 
 

@@ -80,6 +80,18 @@ class Connection:
             return (Entry(GatewayEngine(None, *behind, settle_s=self.config.limits.settle_s), decode[0], prefill[0]),)
         return (Entry(GatewayEngine(gateways[0].engine, *behind), gateways[0], prefill[0]),)
 
+    def front(self) -> tuple[Engine, ...]:
+        """What users call: the gateways; where there are none the combined engines, or prefill and decode in two legs.
+
+        Raises ConfigError if there is none.
+        """
+        links = self._with(Role.GATEWAY) or self._with(Role.COMBINED)
+        return tuple(link.engine for link in links) or tuple(entry.engine for entry in self.entries())
+
+    def front_in_two_legs(self) -> bool:
+        """Whether kvgate plays the gateway itself."""
+        return not (self._with(Role.GATEWAY) or self._with(Role.COMBINED))
+
     def engines(self) -> dict[str, Engine]:
         """Engines that are sent probes, by endpoint name."""
         alone = {link.endpoint.name: link.engine for role in _ALONE for link in self._with(role)}
@@ -111,19 +123,24 @@ def deployment_of(config: Config) -> Deployment:
 
 
 @asynccontextmanager
-async def connect(config: Config, run_id: str) -> AsyncIterator[Connection]:
-    """Clients for every endpoint, closed at the end. Raises ConfigError if the named secret is not set."""
+async def connect(config: Config, run_id: str, bare: bool = False) -> AsyncIterator[Connection]:
+    """Clients for every endpoint, closed at the end. Raises ConfigError if the named secret is not set.
+
+    ``bare`` requests are such as users send: they ask for neither logprobs nor token IDs, which take time, and it is
+    kept when each piece of an answer came.
+    """
     bearer = _bearer(config)
     deployment = deployment_of(config)
     dialect = DIALECTS[deployment.engine]
     timing = config.requests
     settings = RequestSettings(
         model=deployment.model,
-        logprobs=timing.logprobs,
+        logprobs=None if bare else timing.logprobs,
         stream=timing.stream,
         ignore_eos=timing.ignore_eos,
         run_id=run_id,
         timeouts=Timeouts(timing.connect_s, timing.first_token_s, timing.first_token_s_per_1k, timing.inactivity_s),
+        keeps_pieces=bare,
         secret=bearer,
     )
     links: list[Link] = []
@@ -134,6 +151,8 @@ async def connect(config: Config, run_id: str) -> AsyncIterator[Connection]:
             engine = HttpEngine(
                 endpoint.name, client, dialect, replace(settings, rank=endpoint.rank), _log_file(endpoint.name, log)
             )
+            if bare:
+                engine.ask_ids_by(())
             links.append(Link(endpoint, client, engine, EndpointDiscovery(endpoint, client, engine, dialect)))
         yield Connection(config, deployment, dialect, tuple(links))
     except KvgateError as error:

@@ -5,16 +5,18 @@ import hashlib
 import json
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from kvgate.config.schema import Config
+from kvgate.config.trace_schema import TraceFile
 from kvgate.errors import ConfigError
 
 _Lines = dict[tuple[str | int, ...], int]
+_Root = TypeVar("_Root", bound=BaseModel)
 LONGEST_VALUE = 60
 
 
@@ -25,37 +27,51 @@ def load_config(path: Path) -> Config:
 
 def load_config_with_digest(path: Path) -> tuple[Config, str]:
     """The configuration in ``path``, read once, and the SHA-256 of what was read. Raises ConfigError."""
-    content = _read(path)
-    return _checked(path, content.decode("utf-8")), hashlib.sha256(content).hexdigest()
+    content = _read(path, "give the path of a configuration with -c")
+    return _checked(path, content.decode("utf-8"), Config), hashlib.sha256(content).hexdigest()
 
 
-def _read(path: Path) -> bytes:
+def load_trace_with_digest(path: Path) -> tuple[TraceFile, str]:
+    """The trace in ``path``, read once, and the SHA-256 of what was read. Raises ConfigError."""
+    content = _read(path, "give the path of a trace with --trace")
+    return _checked(path, content.decode("utf-8"), TraceFile), hashlib.sha256(content).hexdigest()
+
+
+def _read(path: Path, remedy: str) -> bytes:
     try:
         content = path.read_bytes()
         content.decode("utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file; give the path of a configuration with -c") from None
+        raise ConfigError(f"{path}: there is no such file; {remedy}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error}); give a readable YAML file in UTF-8") from None
     return content
 
 
-def _checked(path: Path, text: str) -> Config:
+def _checked(path: Path, text: str, root: type[_Root]) -> _Root:
     data, lines = _parse(path, text)
     if not isinstance(data, dict):
         kind = "empty" if data is None else f"a {type(data).__name__}"
         raise ConfigError(f"{path}: the file is {kind}, not a mapping; start it with 'version: 1'")
     try:
-        return Config.model_validate(data)
+        return root.model_validate(data)
     except ValidationError as error:
-        complaints = [_complaint(path, lines, each) for each in error.errors(include_url=False)]
+        complaints = [_complaint(path, lines, each, root) for each in error.errors(include_url=False)]
         raise ConfigError("\n".join(dict.fromkeys(complaints))) from None
 
 
 def config_schema() -> dict[str, Any]:
     """The JSON Schema of a configuration file."""
-    schema = Config.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return _schema(Config)
+
+
+def trace_schema() -> dict[str, Any]:
+    """The JSON Schema of a trace file."""
+    return _schema(TraceFile)
+
+
+def _schema(root: type[BaseModel]) -> dict[str, Any]:
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **root.model_json_schema()}
 
 
 def _parse(path: Path, text: str) -> tuple[Any, _Lines]:
@@ -99,7 +115,7 @@ def _walk(path: Path, node: yaml.Node, place: tuple[str | int, ...], lines: _Lin
             _walk(path, value, inner, lines)
 
 
-def _complaint(path: Path, lines: _Lines, error: ErrorDetails) -> str:
+def _complaint(path: Path, lines: _Lines, error: ErrorDetails, root: type[BaseModel]) -> str:
     place = tuple(part for part in error["loc"] if (part in _known_parts(lines)) or isinstance(part, int))
     loc = error["loc"]
     line = next((lines[loc[:cut]] for cut in range(len(loc), -1, -1) if loc[:cut] in lines), 1)
@@ -107,25 +123,25 @@ def _complaint(path: Path, lines: _Lines, error: ErrorDetails) -> str:
     where = f"{path}:{line}: {dotted}"
     kind = error["type"]
     if kind == "extra_forbidden":
-        return f"{where}: there is no such key{_did_you_mean(loc)}"
+        return f"{where}: there is no such key{_did_you_mean(loc, root)}"
     if kind == "missing":
-        return f"{path}:{line}: {'.'.join(map(str, loc))}: is missing; it takes {_expects(loc)}"
+        return f"{path}:{line}: {'.'.join(map(str, loc))}: is missing; it takes {_expects(loc, root)}"
     message = error["msg"].removeprefix("Value error, ")
     value = json.dumps(error["input"], default=str, ensure_ascii=False)
     if loc[:2] == ("deployment", "auth") or "@" in value:
         # Somebody pasted a key where the name of a variable belongs, or a password into a URL.
         value = "the value (not shown)"
     shown = value if len(value) <= LONGEST_VALUE else value[: LONGEST_VALUE - 3] + "..."
-    return f"{where}: {shown} cannot be used: {message}; it takes {_expects(loc)}"
+    return f"{where}: {shown} cannot be used: {message}; it takes {_expects(loc, root)}"
 
 
 def _known_parts(lines: _Lines) -> set[str | int]:
     return {part for place in lines for part in place}
 
 
-def _models_at(loc: tuple[str | int, ...]) -> tuple[type[BaseModel], str | None]:
+def _models_at(loc: tuple[str | int, ...], root: type[BaseModel]) -> tuple[type[BaseModel], str | None]:
     """The section a location lies in, and the name of its field there."""
-    model: type[BaseModel] = Config
+    model = root
     field: str | None = None
     for part in loc:
         if not isinstance(part, str):
@@ -147,15 +163,15 @@ def _section(annotation: Any) -> type[BaseModel] | None:
     return next((found for part in get_args(annotation) if (found := _section(part)) is not None), None)
 
 
-def _did_you_mean(loc: tuple[str | int, ...]) -> str:
-    model, _ = _models_at(loc[:-1] if len(loc) > 1 else ())
+def _did_you_mean(loc: tuple[str | int, ...], root: type[BaseModel]) -> str:
+    model, _ = _models_at(loc[:-1] if len(loc) > 1 else (), root)
     names = sorted(model.model_fields)
     close = difflib.get_close_matches(str(loc[-1]), names, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(names)}"
 
 
-def _expects(loc: tuple[str | int, ...]) -> str:
-    model: type[BaseModel] = Config
+def _expects(loc: tuple[str | int, ...], root: type[BaseModel]) -> str:
+    model = root
     text = "a value"
     for part in loc:
         info = model.model_fields.get(part) if isinstance(part, str) else None

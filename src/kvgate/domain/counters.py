@@ -26,6 +26,16 @@ class Counter(str, Enum):
     TRANSFERRED = "transferred"
 
 
+# What a decode engine counts, under names of its own: only the prefill side's counters say anything of the pool.
+_ON_DECODE = {
+    Counter.PROMPT_TOKENS: Counter.DECODE_PROMPT,
+    Counter.COMPUTED: Counter.DECODE_COMPUTED,
+    Counter.LOCAL: Counter.DECODE_LOCAL,
+    Counter.EXTERNAL: Counter.TRANSFERRED,
+    Counter.PREEMPTIONS: Counter.PREEMPTIONS,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One counter of one engine (data-parallel rank) at one moment."""
@@ -91,6 +101,16 @@ class CounterDelta:
     def decoding_engines(self) -> tuple[str, ...]:
         """The decode engines, behind prefill ones, whose prompt tokens moved."""
         return tuple(sorted(name for name, counts in self.by_engine.items() if counts.get(Counter.DECODE_PROMPT, 0.0)))
+
+
+def named(endpoint: str, counters: Counters, decoding: bool) -> list[Reading]:
+    """One endpoint's readings beside those of others; a decode engine's under names of their own."""
+    found: list[Reading] = []
+    for reading in counters.readings:
+        counter = _ON_DECODE.get(reading.counter) if decoding else reading.counter
+        if counter is not None:
+            found.append(Reading(f"{endpoint}/{reading.engine}", counter, reading.value))
+    return found
 
 
 def difference(before: Counters, after: Counters) -> CounterDelta:

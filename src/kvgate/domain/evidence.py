@@ -78,7 +78,7 @@ def read_evidence(
     if before is None or after is None:
         return Evidence(problems=(Problem(Reason.COUNTERS_UNREADABLE, unreadable or "the counters were not read"),))
     delta = difference(before, after)
-    split = _by_source(delta, by_source_grade) or _by_hits(delta, length - left_off)
+    split = split_of(delta, length - left_off, by_source_grade)
     if split is None:
         return Evidence(
             problems=(Problem(Reason.COUNTERS_UNREADABLE, "the endpoint exports none of the counters needed"),)
@@ -180,6 +180,11 @@ def unconfirmed(
 
 
 _Split = tuple[int, int, int, Grade, tuple[str, ...]]
+
+
+def split_of(delta: CounterDelta, length: int, grade: Grade) -> _Split | None:
+    """Computed, local and external tokens of ``length`` prompt tokens, with grade and sources; None if not counted."""
+    return _by_source(delta, grade) or _by_hits(delta, length)
 
 
 def _by_source(delta: CounterDelta, grade: Grade) -> _Split | None:

@@ -29,10 +29,14 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds since the request was sent; None where there was no such moment."""
+    """Seconds since the request was sent; None where there was no such moment.
+
+    ``pieces_s`` is when each piece of a stream came that held output, None where that was not kept.
+    """
 
     first_token_s: float | None
     total_s: float
+    pieces_s: tuple[float, ...] | None = None
 
 
 # The mark of a refusal that is none: HTTP 200 with nothing in it.

@@ -124,6 +124,21 @@ def continued(family: Family, lexicon: Lexicon, name: str, turn: tuple[Ids, tupl
     return other_tail(family, lexicon, f"{name}/on", so_far, length - len(so_far))
 
 
+def passage(family: Family, lexicon: Lexicon, name: str, length: int) -> list[int]:
+    """Exactly ``length`` tokens of the family's sentences; ``name`` seeds them, and a number drawn from it comes first.
+
+    So no two passages begin alike, in so far as the number fits.
+    """
+    choose = _Chooser(name)
+    number = [token for digit in _drawn_nonce(choose) for token in lexicon.ids[digit]][:length]
+    return [*number, *_padding(family, lexicon, choose, length - len(number))]
+
+
+def drawn(name: str) -> Iterator[int]:
+    """Whole numbers of 32 bits, without end; the same for the same name, on every platform."""
+    return _Chooser(name)
+
+
 def nonce_of(seed: int, group: str, key: tuple[str, str]) -> str:
     """The nonce with which the prompt of that name, of the family and language ``key``, begins."""
     return _drawn_nonce(_chooser(seed, group, key))

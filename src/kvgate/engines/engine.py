@@ -34,15 +34,19 @@ SIDE_CALL_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RequestSettings:
-    """How completions are asked for."""
+    """How completions are asked for.
+
+    ``logprobs`` None asks for none. With ``keeps_pieces`` it is kept when each piece of a stream came.
+    """
 
     model: str
-    logprobs: int
+    logprobs: int | None
     stream: bool
     ignore_eos: bool
     run_id: str
     timeouts: Timeouts
     rank: int | None = None
+    keeps_pieces: bool = False
     secret: str | None = field(default=None, repr=False)
 
     def hide(self, text: str) -> str:
@@ -86,9 +90,9 @@ class HttpEngine:
         self._dialect = dialect
         self._settings = settings
         self._log = log
-        self._wire = Wire(client, dialect.completions_path, settings.timeouts, settings.hide)
-        self._id_fields = dialect.id_fields
         self._chat: ChatPrompts | None = None
+        self._wire = self._wired()
+        self._id_fields = dialect.id_fields
         self._reader = CounterReader(dialect)
         # Readings frame every probe; their requests are all alike, so each is built once.
         self._reading = client.build_request("GET", dialect.metrics_path, timeout=SIDE_CALL_S)
@@ -122,7 +126,11 @@ class HttpEngine:
     def speak_chat(self, prompts: ChatPrompts) -> None:
         """Send every prompt as a chat from now on."""
         self._chat = prompts
-        self._wire = Wire(self._client, self.path, self._settings.timeouts, self._settings.hide)
+        self._wire = self._wired()
+
+    def _wired(self) -> Wire:
+        settings = self._settings
+        return Wire(self._client, self.path, settings.timeouts, settings.hide, settings.keeps_pieces)
 
     async def request(self, fields: dict[str, object], body: EncodedPrompt) -> bytes:
         """A request of these fields, with the prompt as it is sent: token IDs, or the one message of a chat."""
@@ -152,7 +160,7 @@ class HttpEngine:
             **dict(self._dialect.fixed_fields),
             **dict.fromkeys(self._id_fields, True),
             "max_tokens": count,
-            **({"logprobs": settings.logprobs} if self._chat is None else _chat_logprobs(settings.logprobs)),
+            **self._logprobs(),
             "ignore_eos": settings.ignore_eos,
             "stream": stream,
         }
@@ -173,6 +181,12 @@ class HttpEngine:
         if settings.secret is None:
             return seen
         return replace(seen, detail=settings.hide(seen.detail), text=settings.hide(seen.text))
+
+    def _logprobs(self) -> dict[str, object]:
+        count = self._settings.logprobs
+        if count is None:
+            return {}
+        return {"logprobs": count} if self._chat is None else {"logprobs": True, "top_logprobs": count}
 
     async def drop_local(self) -> DropReply:
         """POST the dialect's reset of the local cache. A mere 200 is not success: the body has to say so."""
@@ -229,10 +243,6 @@ class HttpEngine:
         except ANY_HTTPX:
             return False
         return True
-
-
-def _chat_logprobs(count: int) -> dict[str, object]:
-    return {"logprobs": True, "top_logprobs": count}
 
 
 def _drop_reply(response: httpx.Response) -> DropReply:

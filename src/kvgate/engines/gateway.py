@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import anyio
 
-from kvgate.domain.counters import Counter, Counters, Gauge, Reading
+from kvgate.domain.counters import Counters, Gauge, Reading, named
 from kvgate.domain.history import DropOutcome
 from kvgate.domain.log import LogLine, LogWord
 from kvgate.domain.observation import Leg, Observation, Timing
@@ -14,16 +14,6 @@ from kvgate.domain.probe import Probe
 from kvgate.domain.prompt import Ids
 from kvgate.engines.engine import HttpEngine
 from kvgate.ports import Body, CounterReading, DropReply, LogReading
-
-# What a decode engine counts, under names of its own: only the prefill side's counters say anything of the pool.
-_ON_DECODE = {
-    Counter.PROMPT_TOKENS: Counter.DECODE_PROMPT,
-    Counter.COMPUTED: Counter.DECODE_COMPUTED,
-    Counter.LOCAL: Counter.DECODE_LOCAL,
-    Counter.EXTERNAL: Counter.TRANSFERRED,
-    Counter.PREEMPTIONS: Counter.PREEMPTIONS,
-}
-
 
 # What asks a prefill engine to hold the KV for another.
 REMOTE_DECODE = json.dumps(
@@ -109,7 +99,7 @@ class GatewayEngine:
                 reading = await engine.read_counters()
                 if reading.counters is None:
                     return CounterReading(None, f"{engine.name}: {reading.detail}")
-                readings += _named(engine.name, reading.counters, decoding)
+                readings += named(engine.name, reading.counters, decoding)
                 told = reading.counters.gauges
                 gauges += [replace(gauge, engine=f"{engine.name}/{gauge.engine}") for gauge in told]
                 started += [reading.counters.started] if reading.counters.started is not None else []
@@ -147,13 +137,5 @@ def _together(first: Timing | None, second: Timing | None) -> Timing | None:
     if first is None or second is None:
         return second
     token = None if second.first_token_s is None else first.total_s + second.first_token_s
-    return Timing(token, first.total_s + second.total_s)
-
-
-def _named(name: str, counters: Counters, decoding: bool) -> list[Reading]:
-    found: list[Reading] = []
-    for reading in counters.readings:
-        counter = _ON_DECODE.get(reading.counter) if decoding else reading.counter
-        if counter is not None:
-            found.append(Reading(f"{name}/{reading.engine}", counter, reading.value))
-    return found
+    pieces = None if second.pieces_s is None else tuple(first.total_s + each for each in second.pieces_s)
+    return Timing(token, first.total_s + second.total_s, pieces)

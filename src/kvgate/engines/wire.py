@@ -130,14 +130,21 @@ def request_body(fields: Mapping[str, object], prompt: EncodedPrompt) -> bytes:
 class Wire:
     """Posts completion requests to one endpoint and turns whatever happens into an Observation.
 
-    ``hide`` takes secrets out of what the server says, before anything is cut to length.
+    ``hide`` takes secrets out of what the server says, before anything is cut to length. With ``keeps_pieces`` it is
+    kept when each piece of a stream came.
     """
 
     def __init__(
-        self, client: httpx.AsyncClient, path: str, timeouts: Timeouts, hide: Callable[[str], str] = str
+        self,
+        client: httpx.AsyncClient,
+        path: str,
+        timeouts: Timeouts,
+        hide: Callable[[str], str] = str,
+        keeps_pieces: bool = False,
     ) -> None:
         self._client = client
         self._hide = hide
+        self._keeps_pieces = keeps_pieces
         # Requests differ in body and ID only; the rest is put together once.
         pattern = client.build_request("POST", path, headers={"Content-Type": "application/json"})
         self._url, self._extensions = pattern.url, pattern.extensions
@@ -171,6 +178,7 @@ class Wire:
         self, body: bytes, prompt: EncodedPrompt, request_id: str, stream: bool, most: int, rank: int | None
     ) -> "Observation | _BrokenEarly":
         exchange = _Exchange(self._timeouts, prompt, stream, most, self._hide)
+        exchange.pieces = [] if self._keeps_pieces and stream else None
         headers = {**self._headers, "X-Request-Id": request_id}
         if rank is not None:
             headers["X-data-parallel-rank"] = str(rank)
@@ -235,6 +243,7 @@ class _Exchange:
         self, timeouts: Timeouts, prompt: EncodedPrompt, stream: bool, most: int, hide: Callable[[str], str]
     ) -> None:
         self.done: bool | None = None
+        self.pieces: list[float] | None = None
         self._most = most
         self._hide = hide
         self.status: int | None = None
@@ -254,7 +263,8 @@ class _Exchange:
         self._scope = scope
 
     def timing(self) -> Timing:
-        return Timing(self._first, self._now() - self._begun)
+        pieces = tuple(self.pieces) if self.pieces is not None else None
+        return Timing(self._first, self._now() - self._begun, pieces)
 
     def lost(self, detail: str) -> Observation:
         return Observation(
@@ -342,6 +352,8 @@ class _Exchange:
                 raise AnswerError(f"the answer goes on after the {self._most} tokens asked for")
             if self._first is None:
                 self._first = self._latest - self._begun
+            if self.pieces is not None:
+                self.pieces.append(self._latest - self._begun)
             self._alive()
 
     def _refusal(self, response: httpx.Response) -> Observation:

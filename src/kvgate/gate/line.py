@@ -33,6 +33,16 @@ class Stop(Exception):  # noqa: N818 - not an error: the run ends here, with a r
         self.problem = problem
 
 
+async def still_alive(engine: Engine, clock: Clock) -> bool:
+    """Whether the engine answers at all, asked a few times, a second apart."""
+    for number in range(ALIVE_TRIES):
+        if await engine.alive():
+            return True
+        if number + 1 < ALIVE_TRIES:
+            await clock.sleep(1.0)
+    return False
+
+
 class Line:
     """Sends probes and keeps the run's record; ``computed`` counts the prompt tokens that the engines computed."""
 
@@ -72,18 +82,10 @@ class Line:
         self.note(ProbeSent(self.now(), probe))
         observation = await engine.complete(probe, body)
         self.note(ProbeAnswered(self.now(), probe.id, observation))
-        if observation.outcome is Outcome.LOST and not await self._still_alive(engine):
+        if observation.outcome is Outcome.LOST and not await still_alive(engine, self._clock):
             detail = f"{engine.name} stopped answering during {probe.id}: {observation.detail}"
             raise Stop(Problem(Reason.ENDPOINT_LOST, detail))
         return observation
-
-    async def _still_alive(self, engine: Engine) -> bool:
-        for number in range(ALIVE_TRIES):
-            if await engine.alive():
-                return True
-            if number + 1 < ALIVE_TRIES:
-                await self._clock.sleep(1.0)
-        return False
 
     def check_budget(self) -> None:
         """Raises Stop once more was computed, more requests were sent, or more time went by, than the plan allows."""

@@ -23,6 +23,7 @@ class Dials:
     ``spans_agree`` the noise is the span's, and all of its requests decide the other way. What is drawn anew for each
     request or span is drawn otherwise on another ``course``.
     ``preempted_every`` preempts every so-manieth request, which is computed again.
+    ``compute_per_1k_s`` is taken per thousand prompt tokens that are computed, ``latency_per_1k_s`` of all.
     ``prefill_drops`` is how many tokens a prefill engine leaves off a prompt's end for decode to compute.
     Engines write their logs into ``log_folder``, if there is one; with ``log_denies_loads`` they say that nothing is to
     be loaded, whatever is. With ``tells_split`` a reply tells how many cached tokens were the engine's own and how many
@@ -45,6 +46,7 @@ class Dials:
     latency_s: float = 0.0
     latency_per_1k_s: float = 0.0
     latency_per_token_s: float = 0.0
+    compute_per_1k_s: float = 0.0
     put_lag_s: float = 0.0
     start_up_s: float = 0.0
     preempted_every: int = 0

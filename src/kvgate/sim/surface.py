@@ -127,8 +127,7 @@ class Surface:
                     id=name,
                 )
             )
-            if not body.get("stream"):
-                await asyncio.sleep(node.dials.latency_per_token_s * len(reply.ids))
+            await self._take_time(len(reply.ids), bool(body.get("stream")))
             # Whoever streams at some pace is one of the batch as long as that takes.
             streams = bool(body.get("stream")) and node.dials.latency_per_token_s > 0.0
             self._in_flight += streams
@@ -156,6 +155,15 @@ class Surface:
             over=self._left if streams else None,
             pace_s=node.dials.latency_per_token_s,
         )
+
+    async def _take_time(self, tokens: int, streams: bool) -> None:
+        """Take the time that the prompt just computed would have taken, and an answer in one piece, too."""
+        dials = self.node.dials
+        if dials.compute_per_1k_s:
+            # What was reused takes none.
+            await asyncio.sleep(dials.compute_per_1k_s * self.node.deeds[-1].computed / 1000)
+        if not streams:
+            await asyncio.sleep(dials.latency_per_token_s * tokens)
 
     async def _incoming(self, params: Body, name: str, tokens: int) -> Sequence | None:
         """The KV that another engine has computed, where the request says that one has."""

@@ -67,7 +67,7 @@ class RunDirectory:
         path = parent / manifest.run_id
         try:
             path.mkdir(parents=True)
-            _write(path / MANIFEST, _MANIFEST.dump_json(manifest, indent=1) + b"\n")
+            write_whole(path / MANIFEST, _MANIFEST.dump_json(manifest, indent=1) + b"\n")
             return cls(path)
         except OSError as error:
             raise ConfigError(
@@ -80,7 +80,7 @@ class RunDirectory:
         try:
             self._history.write(_WRITERS[type(entry)].to_json(entry) + b"\n")
         except OSError as error:
-            raise _unwritable(self.path / HISTORY, error) from None
+            raise unwritable(self.path / HISTORY, error) from None
 
     def keep_prompt(self, group: str, encoded: bytes) -> str:
         """Write a group's prompt IDs, a JSON list, to be sent by hand or read by a hook; returns the path."""
@@ -89,7 +89,7 @@ class RunDirectory:
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(encoded)
         except OSError as error:
-            raise _unwritable(path, error) from None
+            raise unwritable(path, error) from None
         return str(path)
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class RunDirectory:
             os.fsync(self._history.fileno())
             self._history.close()
         except OSError as error:
-            raise _unwritable(self.path / HISTORY, error) from None
+            raise unwritable(self.path / HISTORY, error) from None
 
 
 def verdict_bytes(verdict: RunVerdict) -> bytes:
@@ -109,9 +109,9 @@ def verdict_bytes(verdict: RunVerdict) -> bytes:
 def write_verdict(path: Path, verdict: RunVerdict) -> None:
     """Write verdict.json into a run directory. Raises RecordError."""
     try:
-        _write(path / VERDICT, verdict_bytes(verdict))
+        write_whole(path / VERDICT, verdict_bytes(verdict))
     except OSError as error:
-        raise _unwritable(path / VERDICT, error) from None
+        raise unwritable(path / VERDICT, error) from None
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -127,7 +127,7 @@ def read_manifest(path: Path) -> Manifest:
     try:
         return _MANIFEST.validate_json(content)
     except ValidationError as error:
-        found = _format_of(content)
+        found = format_of(content)
         if found is not None and found != FORMAT:
             raise RecordError(f"{file}: the run has format {found!r}, this kvgate reads {FORMAT!r}") from None
         first = error.errors(include_url=False)[0]
@@ -156,11 +156,13 @@ def read_history(path: Path) -> Iterator[Entry]:
                 raise RecordError(f"{file}:{number}: not a history entry: {first['msg']}") from None
 
 
-def _unwritable(file: Path, error: OSError) -> RecordError:
+def unwritable(file: Path, error: OSError) -> RecordError:
+    """What to raise where a record cannot be written any further."""
     return RecordError(f"{file}: cannot be written ({error.strerror}); what came before is kept and can be judged")
 
 
-def _format_of(content: bytes) -> str | None:
+def format_of(content: bytes) -> str | None:
+    """The format that a JSON document says it has, None if it says none."""
     try:
         value = json.loads(content)
     except ValueError:
@@ -169,7 +171,7 @@ def _format_of(content: bytes) -> str | None:
     return str(found) if found is not None else None
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Write a whole file or nothing."""
     partial = path.with_suffix(path.suffix + ".partial")
     partial.write_bytes(content)
