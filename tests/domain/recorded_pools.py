@@ -86,6 +86,11 @@ AGAINST_LOCAL = (
     pooled(
         "some local hits are not repeated",
         "FAIL EXCESS_DIVERGENCE",
+        [*[Member(LIKE_COLD)] * 9, *[Member(NOISY_LIKE_COLD)] * 2, *[Member(LIKE_COLD, arms=NO_REPEAT)] * 4],
+    ),
+    pooled(
+        "too few local hits are repeated",
+        "PASS",
         [*[Member(LIKE_COLD)] * 6, *[Member(NOISY_LIKE_COLD)] * 2, *[Member(LIKE_COLD, arms=NO_REPEAT)] * 4],
     ),
     pooled(

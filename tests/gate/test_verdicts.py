@@ -49,8 +49,6 @@ def test_healthy_deployments_pass(name: str, script: Script, changes: dict[str, 
 FAULTY: tuple[tuple[str, Script, dict[str, Any], str], ...] = (
     ("other tokens", Script(fault="diverge"), {}, "DIVERGED"),
     ("drift only", Script(fault="drift"), {}, "DRIFT"),
-    ("drift in one load only", Script(fault="flaky"), {}, "DRIFT"),
-    ("drift in one load only, the repeat's", Script(fault="flaky", fault_after=1), {}, "DRIFT"),
     ("no logprobs are numbers", Script(fault="nan"), {}, "DRIFT"),
     ("no tokens", Script(fault="empty"), {}, "EMPTY"),
     ("half the tokens", Script(fault="truncate"), {}, "TRUNCATED"),
@@ -73,6 +71,9 @@ def test_faults_on_the_external_path_fail_and_name_it(
 
 
 UNPROVED: tuple[tuple[str, Script, dict[str, Any], str], ...] = (
+    # What differs by next to nothing in one load of four may be an engine that answers now and then a little otherwise.
+    ("drift in one load only", Script(fault="flaky"), {}, "UNSTABLE"),
+    ("drift in one load only, the repeat's", Script(fault="flaky", fault_after=1), {}, "UNSTABLE"),
     ("no pool", Script(pool=None), {}, "PATH_NOT_EXERCISED"),
     ("puts never arrive", Script(put_lag=1e9), {}, "EXTERNAL_MISS"),
     ("loads fail silently", Script(fault="load_failed"), {}, "LOAD_FAILED"),

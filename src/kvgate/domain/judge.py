@@ -10,6 +10,7 @@ from kvgate.domain.canaries import leaked, stands_beside, unanswered
 from kvgate.domain.divergence import Comparison
 from kvgate.domain.doubts import doubts
 from kvgate.domain.excess import beyond_chance, run_tests
+from kvgate.domain.leaks import with_leaks
 from kvgate.domain.noise import (
     COLD_LOCAL,
     COLD_REPEAT,
@@ -20,6 +21,7 @@ from kvgate.domain.noise import (
     noise_floor,
 )
 from kvgate.domain.notes import notes_on
+from kvgate.domain.pair_view import PairView
 from kvgate.domain.pairing import (
     GroupView,
     alike_but_for_the_bytes,
@@ -28,7 +30,6 @@ from kvgate.domain.pairing import (
     proves_alignment,
     strays_of,
     view_group,
-    with_leaks,
 )
 from kvgate.domain.plan import ArmStep, PairPlan, Plan, Purpose, length_of
 from kvgate.domain.policy import PolicyName
@@ -37,7 +38,7 @@ from kvgate.domain.pressure import unpressed
 from kvgate.domain.probe import Arm, Path
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import RunRecord
-from kvgate.domain.rows import PairView, Ruling, decide, is_odd
+from kvgate.domain.rows import Ruling, decide, is_odd
 from kvgate.domain.ruling import (
     ArmSummary,
     GroupVerdict,
@@ -284,7 +285,7 @@ def _result(
         *beside.silent,
     ]
     kept = [calibrated[group.id] for group in counted]
-    excess = beyond_chance(run_tests(plan, kept, views), kept)
+    excess = beyond_chance(run_tests(plan, kept, views), kept, Verdict.FAIL in verdicts)
     verdict = merge(
         [
             *verdicts,

@@ -1,8 +1,8 @@
 """Setting up each pair for the decision table: which are exact, against which tolerance, after which controls."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from kvgate.domain.chance import shown
 from kvgate.domain.divergence import Comparison, compare
 from kvgate.domain.noise import (
     COLD_EXTERNAL,
@@ -18,12 +18,11 @@ from kvgate.domain.noise import (
     repeats_exact,
 )
 from kvgate.domain.observation import EMPTY_BODY, Observation, Outcome
-from kvgate.domain.plan import PairKind, PairPlan, Plan, warmup_name
+from kvgate.domain.pair_view import PairView
+from kvgate.domain.plan import PairKind, PairPlan, Plan
 from kvgate.domain.probe import Arm, Part
-from kvgate.domain.prompt import NONCE_DIGITS, nonce_of
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import GroupRecord
-from kvgate.domain.rows import PairView
 from kvgate.domain.standing import Standing, repeats_of, standing_of
 
 # Up to this share of inexact controls a pair may still be exact, but a difference then has to come again bit by bit.
@@ -75,7 +74,7 @@ def _controls(record: GroupRecord, standings: dict[Arm, Standing]) -> tuple[Cont
     for kind, one, other in kinds:
         if kind == DIRECT_LOCAL and _computed(record, standings.get(one)) != 1:
             continue
-        comparison = _proven_comparison(standings.get(one), standings.get(other))
+        comparison = proven_comparison(standings.get(one), standings.get(other))
         if comparison is not None:
             found.append(Control(kind, record.plan.id, comparison))
     return tuple(found)
@@ -86,7 +85,8 @@ def _computed(record: GroupRecord, standing: Standing | None) -> int | None:
     return record.plan.length - standing.shape if standing is not None and standing.shape is not None else None
 
 
-def _proven_comparison(one: Standing | None, other: Standing | None) -> Comparison | None:
+def proven_comparison(one: Standing | None, other: Standing | None) -> Comparison | None:
+    """Two answers held against each other, if both came by their paths; else None."""
     if one is None or other is None or not (one.proven and other.proven):
         return None
     left, right = answer(one), answer(other)
@@ -126,8 +126,11 @@ def build_view(
     envelope = envelope_for(group.record.plan.id, pair.kind, proven, controls, plan.policy)
     if pair.kind.loads and plan.policy.lossy_bound_nat is not None:
         envelope = replace(envelope, nat=max(envelope.nat, plan.policy.lossy_bound_nat))
-    same_again, crowded = _same_again(right, repeats), _among_others(baseline, subject)
-    repeated = repeats_exact(controls)
+    same_again, crowded, repeated = (
+        _same_again(right, repeats),
+        _among_others(baseline, subject),
+        repeats_exact(controls),
+    )
     too_few = crowded and len(repeated) < CROWD_CONTROLS
     if why_not is None and crowded and comparison is not None and not comparison.exact:
         comes_again = same_again and all(repeated)
@@ -147,6 +150,8 @@ def build_view(
         noisy=_noise_share(group, pair, controls) > 0.0 or crowded,
         same_again=same_again,
         too_few=too_few,
+        shown=shown(group.record.plan.id, pair.kind, controls, _odd(group, left, (subject, *repeats)), 1 + same_again)
+        and not (crowded and (too_few or not same_again)),
         envelope=envelope,
         broken_off=_broken_off(group),
         leaks=group.leaks,
@@ -203,6 +208,14 @@ def _same_again(right: Observation | None, repeats: tuple[Standing, ...]) -> int
     return sum(1 for each in answers if right is not None and each is not None and compare(right, each).exact)
 
 
+def _odd(group: GroupView, left: Observation | None, loads: tuple[Standing | None, ...]) -> tuple[bool, ...]:
+    """Of the subject and its repeats, in the order they were sent, whether each is not bit-equal to the baseline."""
+    order = [step.arm for step in group.record.plan.steps]
+    sent = sorted(filter(None, loads), key=lambda each: (order.index(each.arm), each.number))
+    seen = [answer(each) for each in sent]
+    return tuple(not compare(left, each).exact for each in seen if left is not None and each is not None)
+
+
 def _broken_off(group: GroupView) -> Problem | None:
     """Why the group ended early, if one of its arms says so."""
     for standing in group.standings.values():
@@ -223,7 +236,7 @@ def _control_of(group: GroupView, pair: PairPlan) -> Comparison | None:
     if pair.control is None:
         return None
     one, other = pair.control
-    return _proven_comparison(group.standings.get(one), group.standings.get(other))
+    return proven_comparison(group.standings.get(one), group.standings.get(other))
 
 
 def _why_not_exact(
@@ -313,43 +326,6 @@ def _most_exact(kind: str, everyone: tuple[GroupView, ...], apart_from: GroupVie
         if control.kind == kind
     ]
     return 2 * sum(seen) > len(seen)
-
-
-def with_leaks(
-    plan: Plan, views: tuple[GroupView, ...], prompts: Mapping[str, str] | None = None
-) -> tuple[GroupView, ...]:
-    """The same groups, each told which of its answers hold another prompt's nonce, or answer another prompt.
-
-    Prompts of replaced groups and warm-up ones count, too; ``prompts`` are the names of those sent, by digest.
-    """
-    nonces = [(view.record.plan.id, view.record.plan.nonce) for view in views]
-    shortest = plan.warmup_group()
-    if shortest is not None:
-        key = (shortest.family, shortest.language)
-        endpoints = {step.endpoint for group in plan.groups for step in group.steps}
-        names = [warmup_name(endpoint) for endpoint in sorted(endpoints)]
-        nonces += [(name, nonce_of(plan.seed, name, key)) for name in names]
-    return tuple(replace(view, leaks=_leaks(plan, view, nonces, prompts or {})) for view in views)
-
-
-def _leaks(plan: Plan, view: GroupView, nonces: list[tuple[str, str]], prompts: Mapping[str, str]) -> tuple[str, ...]:
-    mine = view.record.plan.id
-    arms = tuple(dict.fromkeys(step.arm for step in view.record.plan.steps))
-    found: list[str] = []
-    for each in repeats_of(plan, view.record, arms):
-        echo = each.observation.echo_sha256 if each.observation is not None else None
-        answered = prompts.get(echo, mine) if echo else mine
-        if answered != mine:
-            found.append(f"{each.arm.value} is the answer to prompt {answered}, by the prompt that came back with it")
-        text = "".join(each.observation.text.split()) if each.observation is not None else ""
-        digits = "".join(char for char in text if char.isdigit())
-        if len(digits) >= NONCE_DIGITS:
-            found += [
-                f"{each.arm.value} answers with the nonce of prompt {name}"
-                for name, nonce in nonces
-                if name != mine and nonce in text
-            ]
-    return tuple(found)
 
 
 def _lost_recall(

@@ -1,8 +1,8 @@
 """What to do next in a group, as a pure function of what was recorded of it so far."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from kvgate.domain.chance import THRICE
 from kvgate.domain.divergence import compare
 from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import ArmStep, Forcing, PairKind, Plan, Purpose
@@ -120,34 +120,39 @@ def _one_more_repeat(plan: Plan, record: GroupRecord) -> Send | None:
     step = record.plan.step(Arm.EXTERNAL_REPEAT)
     if step is not None and _drops(plan, step) and len(record.of(step.arm)) < plan.limits.subject_repeats:
         for pair in record.plan.pairs:
-            subjects = (Arm.EXTERNAL, Arm.EXTERNAL_REPEAT)
-            if pair.subject is Arm.EXTERNAL and _seen_once(plan, record, pair.baseline, subjects, _differ):
+            if pair.subject is Arm.EXTERNAL and _may_be_chance(plan, record, pair.baseline):
                 return Send(step, len(record.of(step.arm)), True, 0.0, "")
     for pair in record.plan.pairs:
         if pair.subject is Arm.CONTINUATION and not _loaded_what_decode_wrote(plan, record):
             continue
-        if pair.subject in _REPEATED and _seen_once(plan, record, pair.baseline, (pair.subject,), _drifts):
+        if pair.subject in _REPEATED and _odd(plan, record, pair.baseline, (pair.subject,)) == 1:
             return _again_once(plan, record, pair.subject)
     return None
+
+
+def _may_be_chance(plan: Plan, record: GroupRecord, baseline: Arm) -> bool:
+    """Whether loads differ from the baseline, and too few to tell a fault from chance (``chance.shown``)."""
+    arms = (Arm.EXTERNAL, Arm.EXTERNAL_REPEAT)
+    if not 1 <= _odd(plan, record, baseline, arms) < THRICE:
+        return False
+    held = standing_of(plan, record, baseline)
+    loads = repeats_of(plan, record, arms)
+    # What is far off convicts if it comes twice.
+    return held is not None and sum(_differ(plan, held, each) for each in loads) < 2
+
+
+def _odd(plan: Plan, record: GroupRecord, baseline: Arm, subjects: tuple[Arm, ...]) -> int:
+    """How many of these answers differ from the baseline's in anything."""
+    held = standing_of(plan, record, baseline)
+    if held is None:
+        return 0
+    return sum(_drifts(held, each) for each in repeats_of(plan, record, subjects))
 
 
 def _loaded_what_decode_wrote(plan: Plan, record: GroupRecord) -> bool:
     """Whether sending it again may load the same: an attempt that missed has computed it anew and stored that."""
     standing = standing_of(plan, record, Arm.CONTINUATION)
     return standing is not None and standing.proven
-
-
-def _seen_once(
-    plan: Plan,
-    record: GroupRecord,
-    baseline: Arm,
-    subjects: tuple[Arm, ...],
-    differs: Callable[[Plan, Standing, Standing], bool],
-) -> bool:
-    held = standing_of(plan, record, baseline)
-    if held is None:
-        return False
-    return sum(1 for subject in repeats_of(plan, record, subjects) if differs(plan, held, subject)) == 1
 
 
 def _again_once(plan: Plan, record: GroupRecord, arm: Arm) -> Send | None:
@@ -164,10 +169,10 @@ def _again_once(plan: Plan, record: GroupRecord, arm: Arm) -> Send | None:
 
 def _differ(plan: Plan, baseline: Standing, subject: Standing) -> bool:
     left, right = _answers(baseline, subject)
-    return left is not None and right is not None and not compare(left, right).within(plan.policy.envelope_floor_nat)
+    return left is not None and right is not None and not compare(left, right).within(plan.policy.envelope_cap_nat)
 
 
-def _drifts(_plan: Plan, baseline: Standing, subject: Standing) -> bool:
+def _drifts(baseline: Standing, subject: Standing) -> bool:
     """Whether the answers differ in anything: hits are cheap to send again, and most engines repeat hits exactly."""
     left, right = _answers(baseline, subject)
     return left is not None and right is not None and not compare(left, right).exact

@@ -4,64 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvgate.domain.divergence import Comparison, Divergence, DivergenceClass
-from kvgate.domain.noise import Envelope
 from kvgate.domain.observation import Observation, Outcome
-from kvgate.domain.plan import PairKind, PairPlan
-from kvgate.domain.policy import Policy
+from kvgate.domain.pair_view import PairView
+from kvgate.domain.plan import PairKind
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.standing import Standing
 from kvgate.domain.verdict import Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class PairView:
-    """Everything the table looks at for one pair.
-
-    ``exact`` is whether the pair must be bit-equal: shape-matched, or alignment predicted and proven, and the baseline
-    repeats to equal IDs and a drift of exactly 0.0.
-    ``control`` is the baseline held against its own repeat; ``control_problem`` says why a planned one could not be
-    taken; ``against_repeat`` is the subject held against that repeat. ``noisy`` is whether some of other groups'
-    controls of the same kind were not exact, or others used the engine meanwhile; ``same_again`` is how many repeats
-    equal the subject to the last bit, ``too_few`` whether others did and too few repeats show that they change nothing.
-    ``lost_recall`` counts codewords the subject lost beyond what controls lost, ``lost_again`` the repeats that lost
-    some, too; both only where the sides have the same shape. ``broken_off`` says why the group ended early.
-    ``repeats`` are further subjects, with their comparisons to the baseline.
-    """
-
-    plan: PairPlan
-    baseline: Standing | None
-    subject: Standing | None
-    repeats: tuple[Standing, ...]
-    comparison: Comparison | None
-    repeat_comparisons: tuple[Comparison, ...]
-    control: Comparison | None
-    control_problem: Problem | None
-    against_repeat: Comparison | None
-    exact: bool
-    noisy: bool
-    same_again: int
-    too_few: bool
-    envelope: Envelope
-    broken_off: Problem | None
-    leaks: tuple[str, ...]
-    lost_recall: int
-    lost_again: int
-    policy: Policy
-    strict: bool
-
-    @property
-    def sides(self) -> tuple[Standing, ...]:
-        """Baseline and subject, as far as they were reached."""
-        return tuple(side for side in (self.baseline, self.subject) if side is not None)
-
-    @property
-    def answers(self) -> tuple[Observation, ...]:
-        """The whole answers of baseline and subject: two, or there is nothing to compare."""
-        return tuple(side.observation for side in self.sides if side.observation is not None and side.observation.ok)
-
-    def beyond(self, comparison: Comparison) -> bool:
-        """Whether a difference is more than the envelope explains."""
-        return not comparison.within(self.envelope.nat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +164,7 @@ def exact_ids(view: PairView) -> Decision | None:
     if bound is not None and view.plan.kind.loads and result.within(bound):
         return Decision(None, Problem(Reason.DECLARED_LOSS, f"{_told(result)}; declared bound {bound:g} nat"))
     same = [each for each in view.repeat_comparisons if _same_divergence(each.divergence, result.divergence)]
-    if view.noisy and (view.too_few or not view.same_again):
+    if _may_be_chance(view, result):
         return _unstable_because_noisy(view, result)
     if same:
         return _fail(Reason.DIVERGED, f"{_told(result)}; the same again in {len(same)} of {len(view.repeats)} repeats")
@@ -242,20 +190,29 @@ def exact_drift(view: PairView) -> Decision | None:
     detail = f"token IDs equal, {_told(result)}; again in {again} of {len(view.repeats)} repeats"
     if bound is not None and drift <= bound and view.plan.kind.loads:
         return Decision(None, Problem(Reason.DECLARED_LOSS, f"{detail}; declared bound {bound:g} nat"))
-    if view.noisy and (view.too_few or not view.same_again):
+    if _may_be_chance(view, result):
         return _unstable_because_noisy(view, result)
     return _fail(Reason.DRIFT, detail)
+
+
+def _may_be_chance(view: PairView, result: Comparison) -> bool:
+    """Whether a healthy engine may show that now and then (``chance``)."""
+    if result.within(view.policy.envelope_cap_nat):
+        return not view.shown
+    return view.noisy and (view.too_few or not view.same_again)
 
 
 def _unstable_because_noisy(view: PairView, result: Comparison) -> Decision:
     """A difference on an engine whose other controls differ, too, may be its noise; two equal ones are not."""
     if view.strict and not result.ids_equal:
         return _fail(Reason.TOKENS_DIFFER, _told(result))
-    why = "not again when repeated, and other groups' controls are not exact either"
-    if view.same_again:
+    again = sum(not each.exact for each in view.repeat_comparisons)
+    why = f"{1 + again} of {1 + len(view.repeats)} answers differ, which a healthy engine may show now and then"
+    if view.too_few and view.same_again:
         why = "again when repeated, but among other requests, and too few repeats show that those change nothing"
-    detail = f"{_told(result)}; {why}"
-    return _inconclusive(Problem(Reason.UNSTABLE, detail))
+    elif view.noisy:
+        why = f"{1 + again} of {1 + len(view.repeats)} answers differ, and other groups' controls are not exact either"
+    return _inconclusive(Problem(Reason.UNSTABLE, f"{_told(result)}; {why}"))
 
 
 def tolerant_beyond(view: PairView) -> Decision | None:

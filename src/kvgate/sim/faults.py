@@ -126,8 +126,8 @@ FAULTS: tuple[Fault, ...] = (
     # -- when and where it happens ----------------------------------------------------------------------------
     _bytes("long_only", "blocks are wrong in prompts beyond a length", "LM#5151"),
     _bytes("after_some", "loads are wrong after the fifth", "VA#13934"),
-    _bytes("every_other", "every other load is wrong", "VL#47282"),
-    _bytes("one_in_three", "a third of the loads is wrong", "SG#22811"),
+    Fault("every_other", "every other load is wrong", "VL#47282", "load", _FAIL, (*_DIVERGED, "EXCESS_DIVERGENCE")),
+    Fault("one_in_three", "a third of the loads is wrong", "SG#22811", "load", _FAIL, (*_DIVERGED, "EXCESS_DIVERGENCE")),
     _seldom("one_in_ten", "one load in ten is wrong, at random", "SG#22811"),
     _seldom("one_in_hundred", "one load in a hundred is wrong, at random", "SG#22811"),
     _seldom("after_many", "loads are wrong after the hundredth", "VA#13934"),

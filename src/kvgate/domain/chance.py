@@ -1,0 +1,65 @@
+"""Whether a small difference where all should be bit-equal can be chance.
+
+An engine may answer a few requests in a hundred a little otherwise (a near tie that falls the other way) and repeat
+itself to the last bit in between. If each answer is odd with probability q, independently, then that both loads of one
+of G groups are odd and K control answers of the run are not has a probability of at most G q^2 (1 - q)^K, which is
+0.54 G / (K + 2)^2 at the worst q: 0.2 % for a default run of 15 groups (K = 60). One odd load of two would be 17 %.
+Differences too large for a near tie need no such care.
+"""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from kvgate.domain.noise import COLD_REPEAT, LOCAL_REPEAT, TWO_LEG_REPEAT, Control
+from kvgate.domain.plan import PairKind
+from kvgate.domain.power import sign_p_value
+
+REPEATS = (LOCAL_REPEAT, COLD_REPEAT, TWO_LEG_REPEAT)
+# Control answers that must agree, all of them, before two odd loads of two convict: those of two repeats.
+ENOUGH_ANSWERS = 4
+# Odd loads that convict where loads were sent again because one was odd, or where some control is odd, too.
+THRICE = 3
+TWICE = 2
+_RATES = np.linspace(0.0, 1.0, 1001)
+
+
+def shown(group: str, kind: PairKind, controls: Iterable[Control], odd: tuple[bool, ...], same: int) -> bool:
+    """Whether a small difference in this group is no chance.
+
+    ``odd`` is, load by load in the order they were made, whether its answer differs from the baseline's; ``same`` is
+    how many are equal to the one that is judged, itself among them. A gateway's own noise excuses no gateway.
+    """
+    alone = kind is PairKind.GATEWAY_VS_TWO_LEG
+    repeats = [each for each in controls if each.kind in REPEATS and (each.kind == TWO_LEG_REPEAT) is alone]
+    if any(each.group == group and not each.comparison.exact for each in repeats):
+        # Whatever changed in mid-group may have changed between the baseline and the loads.
+        return False
+    if not all(each.comparison.exact for each in repeats):
+        return same >= THRICE
+    enough = 2 * len(repeats) >= (ENOUGH_ANSWERS if not alone else ENOUGH_ANSWERS // 2)
+    # The first two were made whatever came of them; further ones are made only because something was odd.
+    return sum(odd) >= THRICE or (enough and len(odd) >= TWICE and all(odd[:TWICE]))
+
+
+def odd_loads_p_value(groups: Iterable[tuple[int, int, int, int]]) -> float:
+    """How probable so many odd loads are if loads are odd as often as repeats are; 1.0 where none is odd.
+
+    Each group has its odd loads, its loads, its odd repeats and its repeats. Where no repeat of the run is odd: the
+    largest probability, over all rates at which single answers are odd, of so many odd loads and none among the two
+    answers of every repeat. Else an exact sign test: in how many groups a larger share of the loads than of the repeats
+    is odd, and in how many a smaller one. Noise that comes in spells is thus counted once a group.
+    """
+    seen = [each for each in groups if each[1] and each[3]]
+    odd, loads, odd_repeats, repeats = (sum(column) for column in zip(*seen, strict=True)) if seen else (0, 0, 0, 0)
+    if not odd:
+        return 1.0
+    if odd_repeats:
+        more = sum(each[0] * each[3] > each[2] * each[1] for each in seen)
+        return sign_p_value(more, sum(each[0] * each[3] < each[2] * each[1] for each in seen))
+    ways = np.array([math.lgamma(loads + 1) - math.lgamma(k + 1) - math.lgamma(loads - k + 1) for k in range(odd)])
+    rates = _RATES[1:-1, None]
+    fewer = np.exp(ways + np.arange(odd) * np.log(rates) + (loads - np.arange(odd)) * np.log1p(-rates)).sum(axis=1)
+    both = np.clip(1.0 - fewer, 0.0, 1.0) * (1.0 - _RATES[1:-1]) ** (2 * repeats)
+    return float(both.max())
