@@ -274,6 +274,17 @@ def unquiet() -> Case:
     return of_run("two ways: the gateway is noisy by itself", "FAIL DRIFT", plan_of(*groups), *histories)
 
 
+def handed_over_wrong() -> Case:
+    """Transfers that are wrong and never twice alike: what they do to every repeat is no excuse for them."""
+    groups = [replace(two_ways(), id=name, nonce=f"00000000000{name[1]}") for name in ("g1", "g2", "g3")]
+    alone = counters(*split(Path.LOCAL))
+    readings = {step.arm: alone if step.endpoint == "p" else passed_on(step.path) for step in groups[0].steps}
+    wrong = dict.fromkeys((*ARMS, Arm.TWO_LEG, Arm.TWO_LEG_REPEAT), answer(shift=0.6))
+    answers: Given = {**wrong, Arm.LOCAL_REPEAT: answer(shift=0.9), Arm.TWO_LEG_REPEAT: answer(shift=0.9)}
+    histories = [history(group, answers, readings) for group in groups]
+    return of_run("two ways: transfers are wrong, each otherwise", "FAIL DIVERGED", plan_of(*groups), *histories)
+
+
 # -- ranks -------------------------------------------------------------------------------------------------------
 def pinned(name: str, required: str, served: str) -> Case:
     """The writer on rank 0, the reader on rank 1; ``served`` is the rank that served the external hit."""
@@ -345,6 +356,7 @@ CASES: tuple[Case, ...] = (
     *TURNS,
     *PAST_THE_GATEWAY,
     unquiet(),
+    handed_over_wrong(),
     *RANKS,
     *CHANGED,
     *ECHOES,

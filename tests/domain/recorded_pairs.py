@@ -341,6 +341,12 @@ ENVELOPE = (
         {**loud(0.01), **both(WILD)},
         *[{Arm.LOCAL_REPEAT: WILD}] * 2,
     ),
+    neighbours(
+        "envelope: cold against hits leaves nothing undecided",
+        "FAIL DIVERGED",
+        hits(answer(shift=-0.55)),
+        hits(answer(shift=-0.55)),
+    ),
     neighbours("envelope: a flip beyond it", "INCONCLUSIVE UNSTABLE", pulled(), loud(0.3)),
     neighbours("envelope: a flip beyond it, strict", "FAIL TOKENS_DIFFER", pulled(), loud(0.3), policy=STRICT),
     enveloped("quiet neighbours do not inform", "PASS", 0.45, *[loud(0.02)] * 7, QUIET),

@@ -200,13 +200,13 @@ def with_one_noisy_neighbour(answers: Answers, neighbours: int) -> RunVerdict:
     return judge(run_plan(*groups), RunRecord(whole_run(*histories)))
 
 
-def test_with_a_little_noise_about_a_difference_must_come_again_bit_by_bit() -> None:
+def test_with_a_little_noise_about_a_difference_must_come_three_times_bit_by_bit() -> None:
     once = with_one_noisy_neighbour({Arm.EXTERNAL: answer(shift=0.02)}, 10)
     assert (Verdict.INCONCLUSIVE, Reason.UNSTABLE) == (once.verdict, once.reasons[0].reason)
     unlike = with_one_noisy_neighbour({Arm.EXTERNAL: answer(shift=0.02), Arm.EXTERNAL_REPEAT: answer(shift=0.03)}, 10)
     assert (Verdict.INCONCLUSIVE, Reason.UNSTABLE) == (unlike.verdict, unlike.reasons[0].reason)
     twice = with_one_noisy_neighbour(both(answer(shift=0.02)), 10)
-    assert (Verdict.FAIL, Reason.DRIFT) == (twice.verdict, twice.reasons[0].reason)
+    assert (Verdict.INCONCLUSIVE, Reason.UNSTABLE) == (twice.verdict, twice.reasons[0].reason)
 
 
 def test_with_much_noise_about_no_control_makes_a_pair_exact() -> None:

@@ -79,7 +79,7 @@ def test_what_is_decided_is_not_gone_on_with(fault: str, verdict: Verdict, tmp_p
 def test_what_differed_once_and_not_again_is_gone_on_with(tmp_path: Path) -> None:
     """Noise far beyond the cap: nothing can be decided, and the run says so after all its rounds. Nor is it stopped as
     if what differs grossly were found: local hits differ as grossly from each other."""
-    _, ruling = gated(tmp_path, "healthy", USUAL, dials=Dials(run_noise=6.0), change=going_on(3))
+    _, ruling = gated(tmp_path, "healthy", USUAL, dials=Dials(run_noise=1.0), change=going_on(3))
     assert Verdict.INCONCLUSIVE is ruling.verdict, ruling.reasons
     counts = Counter(name.rsplit("-", 2)[-2] if "-r" in name else "planned" for name in sent(tmp_path))
     assert {"planned": 3, "r1": 3} == dict(counts)

@@ -123,11 +123,11 @@ def _second_loudest(repeats: Iterable[Control]) -> float:
     noisy in most; 0.0 if there are no two."""
     loudest: dict[str, float] = {}
     for each in repeats:
-        loudest[each.group] = max(loudest.get(each.group, 0.0), _furthest(each.comparison))
+        loudest[each.group] = max(loudest.get(each.group, 0.0), furthest(each.comparison))
     return sorted((0.0, 0.0, *loudest.values()))[-2]
 
 
-def _furthest(comparison: Comparison) -> float:
+def furthest(comparison: Comparison) -> float:
     """The smallest tolerance (nats) that explains a repeat; infinite where its tokens are no near tie at all."""
     explained = comparison.drift is None or comparison.within(math.inf)
     return _spread(comparison) if explained else math.inf

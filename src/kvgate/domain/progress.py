@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from kvgate.domain.chance import THRICE
 from kvgate.domain.divergence import compare
+from kvgate.domain.noise import MARGIN, furthest
 from kvgate.domain.observation import Observation, Outcome
 from kvgate.domain.plan import ArmStep, Forcing, PairKind, Plan, Purpose
 from kvgate.domain.probe import LOCAL_BASELINES, WHILE_AWAY, Arm, Part, Path
@@ -276,17 +277,17 @@ def _is_gross(plan: Plan, record: GroupRecord) -> bool:
     if baseline is None or subject is None or not (baseline.proven and subject.proven):
         return False
     control = standing_of(plan, record, Arm.LOCAL_REPEAT)
-    if control is not None and _grossly(plan, baseline, control):
-        # Where local hits differ as much from each other it is the engine, and every group shows something else.
-        return False
+    same, again = _answers(baseline, control) if control is not None else (None, None)
+    # Where local hits differ as much from each other it is the engine, and every group shows something else.
+    noise = MARGIN * furthest(compare(same, again)) if same is not None and again is not None else 0.0
     sides = (subject, *repeats_of(plan, record, pair.repeats))
-    return sum(1 for side in sides if _grossly(plan, baseline, side)) >= 2
+    return sum(1 for side in sides if _grossly(plan, baseline, side, noise)) >= 2
 
 
-def _grossly(plan: Plan, baseline: Standing, subject: Standing) -> bool:
+def _grossly(plan: Plan, baseline: Standing, subject: Standing, noise: float) -> bool:
     left, right = _answers(baseline, subject)
     # Answers whose IDs are not all there differ for a reason that is not the KV: the judge leaves them undecided.
     if left is None or right is None or left.id_problem() or right.id_problem():
         return False
-    bound = max(plan.policy.envelope_cap_nat, plan.policy.lossy_bound_nat or 0.0)
+    bound = max(plan.policy.envelope_cap_nat, plan.policy.lossy_bound_nat or 0.0, noise)
     return not compare(left, right).within(bound)
