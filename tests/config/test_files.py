@@ -1,6 +1,7 @@
 """Files that must keep step with the code: example configurations and published schemas."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,55 @@ import yaml
 
 from kvgate.config.load import config_schema, load_config, load_trace_with_digest, trace_schema
 from kvgate.config.trace_schema import trace_of
+from kvgate.errors import ConfigError
 from kvgate.report.document import report_schema
 from kvgate.report.measure_document import measure_schema
 
 ROOT = Path(__file__).parents[2]
 TRACES = sorted((ROOT / "configs" / "traces").glob("*.yaml"))
-CONFIGS = [file for file in sorted((ROOT / "configs").glob("**/*.yaml")) if file not in TRACES]
+POLICIES = sorted((ROOT / "configs" / "policies").glob("*.yaml"))
+CONFIGS = [file for file in sorted((ROOT / "configs").glob("**/*.yaml")) if file not in (*TRACES, *POLICIES)]
 
 
 def test_there_are_example_configurations() -> None:
     assert CONFIGS
     assert TRACES
+    assert POLICIES
+
+
+@pytest.mark.parametrize("file", POLICIES, ids=lambda file: file.name)
+def test_every_example_policy_is_taken_over_by_a_configuration(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / file.name).write_bytes(file.read_bytes())
+    gate = tmp_path / "gate.yaml"
+    gate.write_text(f"""version: 1
+deployment: {{name: a, model: m, endpoints: [{{name: a, url: "http://127.0.0.1:1"}}]}}
+policy: policies/{file.name}
+""")
+    given = yaml.safe_load(file.read_text(encoding="utf-8"))
+    assert given == {
+        key: value for key, value in load_config(gate).policy.model_dump(mode="json").items() if key in given
+    }
+    jsonschema.validate(yaml.safe_load(gate.read_text(encoding="utf-8")), config_schema())
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("alpha: 7\n", "policy.yaml:1: alpha: 7 cannot be used"),
+    ("# a comment\nalfa: 0.1\n", "policy.yaml:2: alfa: there is no such key; did you mean 'alpha'?"),
+    ("", "policy.yaml: the file is empty, not a mapping; start it with 'name: calibrated'"),
+    (None, "there is no such file"),
+], ids=["a value", "a key", "empty", "absent"])  # fmt: skip
+def test_a_complaint_about_a_policy_names_its_own_file(text: str | None, said: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "policy.yaml").write_text(text)
+    gate = tmp_path / "gate.yaml"
+    gate.write_text(
+        "version: 1\ndeployment: {name: a, model: m, endpoints: [{name: a, url: 'http://a'}]}\npolicy: policy.yaml\n"
+    )
+    with pytest.raises(ConfigError, match=re.escape(said)) as caught:
+        load_config(gate)
+    if text is None:
+        assert f"{gate}:3: policy" in str(caught.value)
 
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: str(file.relative_to(ROOT)))

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from kvgate.config.schema import Config
+from kvgate.config.schema import Config, PolicyConfig
 from kvgate.config.trace_schema import TraceFile
 from kvgate.errors import ConfigError
 
@@ -52,7 +52,10 @@ def _checked(path: Path, text: str, root: type[_Root]) -> _Root:
     data, lines = _parse(path, text)
     if not isinstance(data, dict):
         kind = "empty" if data is None else f"a {type(data).__name__}"
-        raise ConfigError(f"{path}: the file is {kind}, not a mapping; start it with 'version: 1'")
+        start = next(iter(root.model_fields))
+        raise ConfigError(f"{path}: the file is {kind}, not a mapping; start it with {_START.get(start, start)!r}")
+    if root is Config and isinstance(data.get("policy"), str):
+        data["policy"] = _policy_in(path, lines, data["policy"])
     try:
         return root.model_validate(data)
     except ValidationError as error:
@@ -60,9 +63,24 @@ def _checked(path: Path, text: str, root: type[_Root]) -> _Root:
         raise ConfigError("\n".join(dict.fromkeys(complaints))) from None
 
 
+_START = {"version": "version: 1", "name": "name: calibrated"}
+
+
+def _policy_in(path: Path, lines: _Lines, given: str) -> dict[str, Any]:
+    """The keys of a policy that is kept in a file of its own, beside the configuration or where its path says."""
+    where = f"{path}:{lines.get(('policy',), 1)}: policy"
+    file = path.parent / given
+    content = _read(file, f"{where} names it; give the path from the configuration's folder, or the keys themselves")
+    return _checked(file, content.decode("utf-8"), PolicyConfig).model_dump(exclude_unset=True, mode="json")
+
+
 def config_schema() -> dict[str, Any]:
     """The JSON Schema of a configuration file."""
-    return _schema(Config)
+    schema = _schema(Config)
+    named = {"type": "string", "description": "path of a file with these keys, from the configuration's folder"}
+    keys = schema["properties"]
+    keys["policy"] = {"anyOf": [keys["policy"], named]}
+    return schema
 
 
 def trace_schema() -> dict[str, Any]:

@@ -9,6 +9,7 @@ Differences too large for a near tie need no such care.
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,22 +26,33 @@ TWICE = 2
 _RATES = np.linspace(0.0, 1.0, 1001)
 
 
-def shown(group: str, kind: PairKind, controls: Iterable[Control], odd: tuple[bool, ...], same: int) -> bool:
-    """Whether a small difference in this group is no chance.
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """The loads that a pair is about.
 
     ``odd`` is, load by load in the order they were made, whether its answer differs from the baseline's; ``same`` is
-    how many are equal to the one that is judged, itself among them. A gateway's own noise excuses no gateway.
+    how many are equal to the one that is judged, itself among them. ``backed`` is whether another path's answer is
+    equal to the baseline, so that it is not the baseline that is odd; None if no other path's has to be.
     """
+
+    odd: tuple[bool, ...]
+    same: int
+    backed: bool | None
+
+
+def shown(group: str, kind: PairKind, controls: Iterable[Control], loads: Loads) -> bool:
+    """Whether a small difference in this group is no chance. A gateway's own noise excuses no gateway."""
     alone = kind is PairKind.GATEWAY_VS_TWO_LEG
     repeats = [each for each in controls if each.kind in REPEATS and (each.kind == TWO_LEG_REPEAT) is alone]
     if any(each.group == group and not each.comparison.exact for each in repeats):
         # Whatever changed in mid-group may have changed between the baseline and the loads.
         return False
     if not all(each.comparison.exact for each in repeats):
-        return same >= THRICE
+        return loads.same >= THRICE and loads.backed is True
     enough = 2 * len(repeats) >= (ENOUGH_ANSWERS if not alone else ENOUGH_ANSWERS // 2)
     # The first two were made whatever came of them; further ones are made only because something was odd.
-    return sum(odd) >= THRICE or (enough and len(odd) >= TWICE and all(odd[:TWICE]))
+    often = sum(loads.odd) >= THRICE or (enough and len(loads.odd) >= TWICE and all(loads.odd[:TWICE]))
+    return often and loads.backed is not False
 
 
 def odd_loads_p_value(groups: Iterable[tuple[int, int, int, int]]) -> float:

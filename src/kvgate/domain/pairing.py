@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from kvgate.domain.chance import shown
+from kvgate.domain.chance import Loads, shown
 from kvgate.domain.divergence import Comparison, compare
 from kvgate.domain.noise import (
     COLD_EXTERNAL,
@@ -136,6 +136,7 @@ def build_view(
         comes_again = same_again and all(repeated)
         if not comes_again or (too_few and not comparison.within(envelope.nat)):
             why_not = "other requests were in flight, and too little shows that they change nothing"
+    loads = Loads(_odd(group, left, (subject, *repeats)), 1 + same_again, _backed(pair, group, everyone))
     view = PairView(
         plan=pair,
         baseline=baseline,
@@ -150,8 +151,7 @@ def build_view(
         noisy=_noise_share(group, pair, controls) > 0.0 or crowded,
         same_again=same_again,
         too_few=too_few,
-        shown=shown(group.record.plan.id, pair.kind, controls, _odd(group, left, (subject, *repeats)), 1 + same_again)
-        and not (crowded and (too_few or not same_again)),
+        shown=shown(group.record.plan.id, pair.kind, controls, loads) and not (crowded and (too_few or not same_again)),
         envelope=envelope,
         broken_off=_broken_off(group),
         leaks=group.leaks,
@@ -214,6 +214,19 @@ def _odd(group: GroupView, left: Observation | None, loads: tuple[Standing | Non
     sent = sorted(filter(None, loads), key=lambda each: (order.index(each.arm), each.number))
     seen = [answer(each) for each in sent]
     return tuple(not compare(left, each).exact for each in seen if left is not None and each is not None)
+
+
+def _backed(pair: PairPlan, group: GroupView, everyone: tuple[GroupView, ...]) -> bool | None:
+    """Whether cold run and local hit of the group agree to the last bit, so that neither as a baseline is the odd one.
+
+    None where they need not, and for a cold baseline where they do not: then what was saved may be wrong.
+    """
+    if pair.baseline not in (Arm.LOCAL, Arm.COLD) or pair.subject is Arm.LOCAL:
+        return None
+    agree = next((each.comparison.exact for each in group.controls if each.kind == COLD_LOCAL), None)
+    if agree or agree is None or pair.baseline is Arm.COLD:
+        return agree or None
+    return None if not group.record.plan.aligned or not proves_alignment(everyone, apart_from=group) else False
 
 
 def _broken_off(group: GroupView) -> Problem | None:
