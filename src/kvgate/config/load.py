@@ -79,7 +79,7 @@ def config_schema() -> dict[str, Any]:
     schema = _schema(Config)
     named = {"type": "string", "description": "path of a file with these keys, from the configuration's folder"}
     keys = schema["properties"]
-    keys["policy"] = {"anyOf": [keys["policy"], named]}
+    keys["policy"] = {"anyOf": [keys["policy"], named], "description": keys["policy"]["description"]}
     return schema
 
 

@@ -23,7 +23,8 @@ ENOUGH_ANSWERS = 4
 # Odd loads that convict where loads were sent again because one was odd, or where some control is odd, too.
 THRICE = 3
 TWICE = 2
-_RATES = np.linspace(0.0, 1.0, 1001)
+# Of two ways to answer the rarer one is the odd one.
+_RATES = np.linspace(0.0, 0.5, 501)[1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,8 @@ def odd_loads_p_value(groups: Iterable[tuple[int, int, int, int]]) -> float:
     """How probable so many odd loads are if loads are odd as often as repeats are; 1.0 where none is odd.
 
     Each group has its odd loads, its loads, its odd repeats and its repeats. Where no repeat of the run is odd: the
-    largest probability, over all rates at which single answers are odd, of so many odd loads and none among the two
-    answers of every repeat. Else an exact sign test: in how many groups a larger share of the loads than of the repeats
+    largest probability, over all rates at which single answers are odd, of so many odd loads and of repeats that all
+    agree. Else an exact sign test: in how many groups a larger share of the loads than of the repeats
     is odd, and in how many a smaller one. Noise that comes in spells is thus counted once a group.
     """
     seen = [each for each in groups if each[1] and each[3]]
@@ -71,7 +72,9 @@ def odd_loads_p_value(groups: Iterable[tuple[int, int, int, int]]) -> float:
         more = sum(each[0] * each[3] > each[2] * each[1] for each in seen)
         return sign_p_value(more, sum(each[0] * each[3] < each[2] * each[1] for each in seen))
     ways = np.array([math.lgamma(loads + 1) - math.lgamma(k + 1) - math.lgamma(loads - k + 1) for k in range(odd)])
-    rates = _RATES[1:-1, None]
+    rates = _RATES[:, None]
     fewer = np.exp(ways + np.arange(odd) * np.log(rates) + (loads - np.arange(odd)) * np.log1p(-rates)).sum(axis=1)
-    both = np.clip(1.0 - fewer, 0.0, 1.0) * (1.0 - _RATES[1:-1]) ** (2 * repeats)
+    # A repeat agrees where neither answer is odd, and where both are.
+    agree = (1.0 - _RATES) ** 2 + _RATES**2
+    both = np.clip(1.0 - fewer, 0.0, 1.0) * agree**repeats
     return float(both.max())

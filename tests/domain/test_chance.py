@@ -1,0 +1,67 @@
+"""Whether a small difference can be chance: the rule, and the test over a run's loads."""
+
+import pytest
+
+from kvgate.domain.chance import Loads, odd_loads_p_value, shown
+from kvgate.domain.divergence import compare
+from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, LOCAL_REPEAT, TWO_LEG_REPEAT, Control
+from kvgate.domain.plan import PairKind
+from tests.domain.making import answer
+
+EXACT, INEXACT = compare(answer(), answer()), compare(answer(), answer(shift=0.02))
+ONE, BOTH, THREE = (True, False), (True, True), (True, True, True)
+
+
+def repeats(exact: int = 2, inexact: int = 0, kind: str = LOCAL_REPEAT) -> list[Control]:
+    seen = [EXACT] * exact + [INEXACT] * inexact
+    return [Control(kind, f"other{number}", comparison) for number, comparison in enumerate(seen)]
+
+
+@pytest.mark.parametrize(("controls", "loads", "said"), [
+    (repeats(2), Loads(BOTH, 2, True), True),
+    (repeats(2), Loads(BOTH, 1, True), True),
+    (repeats(2), Loads(BOTH, 2, None), True),
+    (repeats(2), Loads(BOTH, 2, False), False),
+    (repeats(1), Loads(BOTH, 2, True), False),
+    (repeats(9), Loads(ONE, 1, True), False),
+    (repeats(9), Loads((True, False, True), 2, True), False),
+    (repeats(9), Loads((False, True, True, True), 3, True), True),
+    (repeats(1), Loads(THREE, 1, True), True),
+    (repeats(9, 1), Loads(BOTH, 2, True), False),
+    (repeats(9, 1), Loads(THREE, 3, True), True),
+    (repeats(9, 1), Loads(THREE, 2, True), False),
+    (repeats(9, 1), Loads(THREE, 3, None), False),
+    ([*repeats(9), Control(COLD_REPEAT, "mine", INEXACT)], Loads(THREE, 3, True), False),
+    ([*repeats(9), Control(COLD_LOCAL, "other", INEXACT)], Loads(BOTH, 2, True), True),
+    (repeats(9, kind=TWO_LEG_REPEAT), Loads(BOTH, 2, True), False),
+])  # fmt: skip
+def test_chance_has_to_be_excluded(controls: list[Control], loads: Loads, said: bool) -> None:
+    assert said is shown("mine", PairKind.EXTERNAL_VS_LOCAL, controls, loads)
+
+
+def test_a_gateways_own_noise_excuses_no_gateway() -> None:
+    controls = [*repeats(1, kind=TWO_LEG_REPEAT), *repeats(0, 5)]
+    assert shown("mine", PairKind.GATEWAY_VS_TWO_LEG, controls, Loads(BOTH, 2, None))
+    assert not shown("mine", PairKind.EXTERNAL_VS_LOCAL, controls, Loads(BOTH, 2, None))
+
+
+def test_odd_loads_beside_exact_repeats_are_as_probable_as_the_worst_rate_makes_them() -> None:
+    """At the rate of one half, q (1 - 2 q + 2 q^2) of one load and one repeat is a quarter."""
+    assert pytest.approx(0.25) == odd_loads_p_value([(1, 1, 0, 1)])
+    assert pytest.approx(0.5**12) == odd_loads_p_value([(6, 6, 0, 6)])
+    assert 1e-3 > odd_loads_p_value([(2, 2, 0, 2)] * 6)
+    assert 0.1 < odd_loads_p_value([(1, 2, 0, 2)])
+
+
+@pytest.mark.parametrize(("groups", "p_value"), [
+    ([], 1.0),
+    ([(0, 2, 0, 2)], 1.0),
+    ([(2, 2, 0, 0)], 1.0),
+    ([(2, 2, 0, 2)] * 3 + [(0, 2, 1, 2)], 5 / 16),
+    ([(2, 2, 0, 2)] * 3 + [(1, 2, 1, 2)], 1 / 8),
+    ([(2, 2, 1, 2)] * 4, 1 / 16),
+])  # fmt: skip
+def test_odd_loads_beside_odd_repeats_are_counted_by_group(
+    groups: list[tuple[int, int, int, int]], p_value: float
+) -> None:
+    assert pytest.approx(p_value) == odd_loads_p_value(groups)
