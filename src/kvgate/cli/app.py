@@ -62,6 +62,26 @@ def run(
 
 @app.command()
 @guarded
+def soak(
+    config: ConfigPath,
+    duration: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long: 30m, 8h, 2d.")],
+    rounds: Annotated[int, typer.Option("--rounds", min=0, help="At most so many rounds; 0: as many as fit.")] = 0,
+    megabytes: Annotated[
+        int, typer.Option("--keep-mb", min=1, help="Rounds that passed are dropped, oldest first, above so much disk.")
+    ] = 500,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after a FAIL.")] = False,
+    output: ListOption = ListFormat.TABLE,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on standard error.")] = False,
+) -> ExitCode:
+    """Gate the deployment round after round, for hours or days, on bounded disk."""
+    from kvgate.cli.soak import Length, seconds_in
+    from kvgate.cli.soak import soak as go_on
+
+    return go_on(config, Length(seconds_in(duration), rounds, megabytes, keep_going), output, quiet)
+
+
+@app.command()
+@guarded
 def plan(config: ConfigPath, output: ListOption = ListFormat.TABLE) -> ExitCode:
     """Dry run: what would be sent, what it costs, and what a PASS would exclude. Sends no completion."""
     from kvgate.cli.preview import show_plan

@@ -1,0 +1,93 @@
+"""A soak as a directory: one line a round, and the run directories of the rounds, within a bound.
+
+soak.jsonl       one round a line, flushed as it ends; never shortened
+RUN/             a round's run directory, complete; those that passed are dropped, oldest first, above the bound
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from kvgate.domain.soak import SoakRound
+from kvgate.domain.verdict import Verdict
+from kvgate.errors import ConfigError, RecordError
+
+ROUNDS = "soak.jsonl"
+_ROUND: TypeAdapter[SoakRound] = TypeAdapter(SoakRound)
+
+
+class SoakDirectory:
+    """The directory of a soak that goes on. ``bound`` is how many bytes its rounds may take."""
+
+    def __init__(self, path: Path, bound: int) -> None:
+        self.path = path
+        self._bound = bound
+        self._rounds: list[SoakRound] = []
+
+    @classmethod
+    def create(cls, path: Path, bound: int) -> "SoakDirectory":
+        """Make the directory. Raises ConfigError."""
+        try:
+            path.mkdir(parents=True)
+            (path / ROUNDS).touch(exist_ok=False)
+        except OSError as error:
+            raise ConfigError(
+                f"{path}: the soak's directory cannot be made ({error.strerror}); set output.directory to a folder you "
+                "may write to"
+            ) from None
+        return cls(path, bound)
+
+    def add(self, ended: SoakRound) -> bool:
+        """Take in a round, drop older ones that passed where room is needed; whether the rest is within the bound.
+
+        Raises RecordError if the round cannot be written down.
+        """
+        try:
+            with (self.path / ROUNDS).open("ab") as lines:
+                lines.write(_ROUND.dump_json(ended) + b"\n")
+                lines.flush()
+                os.fsync(lines.fileno())
+        except OSError as error:
+            raise RecordError(f"{self.path / ROUNDS}: cannot be written ({error.strerror}); free some room") from None
+        self._rounds.append(ended)
+        for place, each in enumerate(self._rounds):
+            if self.size() <= self._bound:
+                return True
+            if each.verdict is Verdict.PASS and each.kept:
+                shutil.rmtree(self.path / each.run_id, ignore_errors=True)
+                self._rounds[place] = replace(each, kept=False)
+        return self.size() <= self._bound
+
+    def size(self) -> int:
+        """Bytes that the rounds' directories take."""
+        files = (file for each in self._rounds if each.kept for file in (self.path / each.run_id).rglob("*"))
+        return sum(file.stat().st_size for file in files if file.is_file())
+
+    def rounds(self) -> tuple[SoakRound, ...]:
+        """All rounds, oldest first, as they are on disk."""
+        return tuple(self._rounds)
+
+
+def read_rounds(path: Path) -> Iterator[SoakRound]:
+    """The rounds of a soak, oldest first; a last line that was cut off is passed over. Raises RecordError."""
+    file = path / ROUNDS
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except OSError as error:
+        raise RecordError(
+            f"{file}: cannot be read ({error.strerror}); give a directory that `kvgate soak` made"
+        ) from None
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            found = _ROUND.validate_json(line)
+        except ValidationError:
+            if number == len(lines):
+                return
+            raise RecordError(f"{file}:{number}: is no round of a soak; the file was edited or damaged") from None
+        yield replace(found, kept=(path / found.run_id).is_dir())
