@@ -9,6 +9,7 @@ from kvgate.domain.observation import BROKEN_OFF, Observation, Outcome
 from kvgate.domain.plan import ArmStep, GroupPlan, Purpose
 from kvgate.domain.policy import Policy
 from kvgate.domain.probe import Arm, Path, Probe, probe_id
+from tests.domain import recorded_gateway as gateway
 from tests.domain.judging import OTHER, SUBJECTS, TIED, near_tie
 from tests.domain.making import ARMS, LENGTH, TOKENS, answer, counters, group_plan, lost, refused, run_plan
 from tests.domain.recorded_case import Case, Given, history, of_run
@@ -29,15 +30,17 @@ def counted(path: Path, beside: int = ALL_OF_THEM, reused: int = 0, **more: int)
     return counters(computed + beside, local + reused, external, "0", external_queries=asked, **more)
 
 
-def worker(number: int) -> GroupPlan:
-    step = ArmStep(Arm.CHURN, "a", Path.COLD, "a")
+def worker(number: int, endpoint: str = "a") -> GroupPlan:
+    step = ArmStep(Arm.CHURN, endpoint, Path.COLD, "a")
     made = group_plan(f"churn{number}", nonce=f"88888888888{number}")
     return replace(made, purpose=Purpose.CHURN, steps=(step,), pairs=(), length=TOKENS_BESIDE)
 
 
-def among(entries: list[Entry], said: Mapping[Arm, list[Observation]], workers: int) -> list[Entry]:
+def among(
+    entries: list[Entry], said: Mapping[Arm, list[Observation]], workers: int, endpoint: str = "a"
+) -> list[Entry]:
     """The same history, with requests of the workers in flight beside each request; ``said`` is what some got."""
-    found: list[Entry] = [GroupStarted(0.0, worker(number)) for number in range(WORKERS)]
+    found: list[Entry] = [GroupStarted(0.0, worker(number, endpoint)) for number in range(WORKERS)]
     flying: list[tuple[Probe, Observation]] = []
     for round_, entry in enumerate(entries):
         if isinstance(entry, ProbeSent):
@@ -93,7 +96,41 @@ ONE_SURE = {arm: [CUT, SAID] for arm in ARMS}
 HALF = {step.arm: counted(step.path, TOKENS_BESIDE) for step in group_plan().steps}
 NONE = {step.arm: counted(step.path, 0) for step in group_plan().steps}
 BETWEEN = {step.arm: counted(step.path, TOKENS_BESIDE + 7) for step in group_plan().steps}
+
+
+def behind(name: str, required: str, **more: int) -> Case:
+    """A group whose requests go through a gateway, as those beside it; of external hits decode counts so."""
+    made = gateway.group()
+    readings: dict[Arm, Counters] = {}
+    for step in made.steps:
+        computed, local, external = gateway.split(step.path)
+        told = {"external_queries": LENGTH - local + ALL_OF_THEM}
+        if step.endpoint == "g":
+            # Of each request decode computes the last token.
+            told |= {"decode_prompt": LENGTH + ALL_OF_THEM, "decode_computed": 1 + WORKERS, "decode_local": 0}
+            told |= {"transferred": LENGTH - 1 + ALL_OF_THEM - WORKERS}
+            told |= more if step.path is Path.EXTERNAL else {}
+        readings[step.arm] = counters(computed + ALL_OF_THEM, local, external, "0", **told)
+    plan = replace(gateway.plan_of(made), churn=tuple(worker(number, "g") for number in range(WORKERS)))
+    entries = among(history(made, {}, readings), {}, WORKERS, "g")
+    return of_run(f"pressure: behind a gateway, {name}", required, plan, entries)
+
+
+MOVED = LENGTH - 1 + ALL_OF_THEM - WORKERS
+NOT_MOVED = open_by("TRANSFER_NOT_EXERCISED")
+BEHIND = (
+    behind("as planned", "PASS"),
+    behind("decode computed the group's request", NOT_MOVED, decode_computed=LENGTH + 2, transferred=ALL_OF_THEM - 2),
+    behind("decode computed as much as may be", "PASS", decode_computed=4 + WORKERS, transferred=MOVED - 3),
+    behind("decode computed a little more", NOT_MOVED, decode_computed=5 + WORKERS, transferred=MOVED - 4),
+    behind("decode computed another's", NOT_MOVED, decode_computed=1 + WORKERS + 39, transferred=MOVED - 39),
+    behind("decode hit its own cache", NOT_MOVED, decode_local=1, transferred=MOVED - 1),
+    behind("nothing was transferred", NOT_MOVED, transferred=0),
+    behind("one too many came to decode", open_by("FOREIGN_TRAFFIC"), decode_prompt=LENGTH + ALL_OF_THEM + 1),
+    behind("as many as may be came to decode", "PASS", decode_prompt=LENGTH + ALL_OF_THEM),
+)
 CASES: tuple[Case, ...] = (
+    *BEHIND,
     busy("as planned", "PASS"),
     busy("too few beside it", open_by("PRESSURE_MISSING"), readings=HALF, workers=1),
     busy("nothing beside it", open_by("PRESSURE_MISSING"), readings=NONE, workers=0),

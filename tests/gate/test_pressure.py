@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -248,10 +249,9 @@ def test_what_is_in_flight_counts_against_the_budget(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("changes", "made", "said"), [
     ({"deployment": {"salts": "ignored"}}, {}, "only where the store honours salts"),
-    ({}, {"topology": Topology.PD}, "only where kvgate asks combined endpoints directly"),
     ({"gate": {"pressure": {"concurrency": 1, "tokens": 1_000_000}}}, {}, "is above what the deployment takes"),
     ({"gate": {"pressure": {"concurrency": 0}}}, {}, "concurrency"),
-], ids=["no salts", "prefill and decode", "too long", "none"])  # fmt: skip
+], ids=["no salts", "too long", "none"])  # fmt: skip
 def test_pressure_that_shows_nothing_is_refused(
     changes: dict[str, Any], made: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
@@ -263,3 +263,42 @@ def test_pressure_that_shows_nothing_is_refused(
 
     with pytest.raises(ConfigError, match=said):
         gated(tmp_path, arms=USUAL, change=change, **made)
+
+
+PD: dict[str, Any] = {"topology": Topology.PD, "dials": Dials(latency_s=0.01, latency_per_token_s=0.001)}
+
+
+@pytest.mark.parametrize("drops", [0, 1], ids=["whole prompts", "prefill drops the last token"])
+@pytest.mark.parametrize("cancels", [0.0, 0.4])
+def test_prefill_and_decode_are_gated_under_pressure(cancels: float, drops: int, tmp_path: Path) -> None:
+    made = {**PD, "dials": replace(PD["dials"], prefill_drops=drops)}
+    plan, ruling = gated(tmp_path, arms=USUAL, change=pressed(3, cancel_share=cancels), **made)
+    assert Verdict.PASS is ruling.verdict, ruling.reasons
+    assert 3 == len(plan.churn)
+    sent = [entry.probe for entry in entries(tmp_path) if isinstance(entry, ProbeSent)]
+    beside = {probe.endpoint for probe in sent if probe.arm is Arm.CHURN}
+    assert "gateway" in beside, "users' way"
+
+
+@pytest.mark.parametrize(("fault", "verdict", "reason"), [
+    ("pd_pool", Verdict.FAIL, None),
+    ("transfer_reversed", Verdict.FAIL, None),
+    ("transfer_dropped", Verdict.INCONCLUSIVE, Reason.TRANSFER_NOT_EXERCISED),
+    ("decode_caches", Verdict.INCONCLUSIVE, Reason.TRANSFER_NOT_EXERCISED),
+    ("transfer_fails", Verdict.INCONCLUSIVE, Reason.TRANSFER_NOT_EXERCISED),
+    ("proxy_drops_salt", Verdict.INCONCLUSIVE, None),
+])  # fmt: skip
+def test_what_is_wrong_between_prefill_and_decode_is_found_under_pressure(
+    fault: str, verdict: Verdict, reason: Reason | None, tmp_path: Path
+) -> None:
+    # What is small convicts among others only where six groups repeat themselves exactly.
+    _, ruling = gated(tmp_path, fault, USUAL, change=pressed(2, groups=6 if verdict is Verdict.FAIL else 3), **PD)
+    assert verdict is ruling.verdict, ruling.reasons
+    if reason is not None:
+        assert reason in {problem.reason for problem in ruling.reasons}
+
+
+def test_foreign_traffic_is_seen_beside_the_gates_own_behind_a_gateway(tmp_path: Path) -> None:
+    _, ruling = gated(tmp_path, "pd_foreign_traffic", USUAL, change=pressed(2), **PD)
+    assert Verdict.INCONCLUSIVE is ruling.verdict
+    assert Reason.FOREIGN_TRAFFIC in {problem.reason for problem in ruling.reasons}

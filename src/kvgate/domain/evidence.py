@@ -43,6 +43,19 @@ class Evidence:
         return next((problem for problem in self.problems if problem.reason in reasons), None)
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Requests of the gate's own that were in flight beside a probe, and how many of their prompt tokens an engine has
+    counted, at least and at most."""
+
+    requests: int = 0
+    least: int = 0
+    most: int = 0
+
+
+ALONE = Beside()
+
+
 def counted(before: Counters, after: Counters) -> int | None:
     """Prompt tokens the engine has accounted for between two readings; None if it counts none.
 
@@ -66,14 +79,15 @@ def read_evidence(
     by_source_grade: Grade,
     unreadable: str = "",
     left_off: int = 0,
-    beside: tuple[int, int] = (0, 0),
+    beside: Beside = ALONE,
 ) -> Evidence:
     """Evidence for one probe of ``length`` prompt tokens from the readings around it and the reply itself.
 
     ``by_source_grade`` is what the dialect's per-source counters are worth on this deployment; ``unreadable``
-    says why readings are missing, ``left_off`` how many tokens a prefill engine leaves to decode, ``beside`` how many
-    prompt tokens of the gate's other requests were counted, too, at least and at most. Those reuse nothing, each
-    being under a salt of its own, so whatever was reused was reused by the probe.
+    says why readings are missing, ``left_off`` how many tokens a prefill engine leaves to decode, ``beside`` what the
+    gate's other requests were counted as. Those reuse nothing, each being under a salt of its own, so whatever was
+    reused was reused by the probe. Likewise on the decode side: whatever did not come by transfer is taken to be the
+    probe's, but for the last token of each of the others.
     """
     if before is None or after is None:
         return Evidence(problems=(Problem(Reason.COUNTERS_UNREADABLE, unreadable or "the counters were not read"),))
@@ -88,23 +102,35 @@ def read_evidence(
         *_exclusivity((length, left_off), delta, beside, local + external),
         *_conflicts(delta, computed, local, external, observation),
     )
+    transferred, decode_local, decode_computed = _decoded(length, delta, beside.requests)
     engines, decoders = delta.active_engines(), delta.decoding_engines()
     return Evidence(
-        computed=computed if not beside[1] else max(0, length - left_off - local - external),
+        computed=computed if not beside.most else max(0, length - left_off - local - external),
         local=local,
         external=external,
         external_asked=delta.total(Counter.EXTERNAL_QUERIES),
         loaded_bytes=delta.total(Counter.LOADED_BYTES),
-        transferred=delta.total(Counter.TRANSFERRED),
-        decode_local=delta.total(Counter.DECODE_LOCAL),
-        decode_computed=delta.total(Counter.DECODE_COMPUTED),
+        transferred=transferred,
+        decode_local=decode_local,
+        decode_computed=decode_computed,
         grade=grade,
         rank=engines[0] if len(engines) == 1 else None,
         decode_rank=decoders[0] if len(decoders) == 1 else None,
         sources=sources,
         problems=problems,
-        busy=beside[1] > 0,
+        busy=beside.most > 0,
     )
+
+
+def _decoded(length: int, delta: CounterDelta, others: int) -> tuple[int | None, int | None, int | None]:
+    """The prompt tokens of the probe that decode got by transfer, from its own cache, and computed itself."""
+    moved, local, computed = (
+        delta.total(counter) for counter in (Counter.TRANSFERRED, Counter.DECODE_LOCAL, Counter.DECODE_COMPUTED)
+    )
+    if others and moved is not None and local is not None:
+        computed = max(0, (computed or 0) - others)
+        moved = min(moved, max(0, length - local - computed))
+    return moved, local, computed
 
 
 def by_the_reply(evidence: Evidence, observation: Observation | None, length: int, policy: Policy) -> Evidence:
@@ -204,15 +230,13 @@ def _by_hits(delta: CounterDelta, length: int) -> _Split | None:
     return max(0, length - local - external), local, external, Grade.SCHEDULED, ("prefix cache hits",)
 
 
-def _exclusivity(
-    lengths: tuple[int, int], delta: CounterDelta, beside: tuple[int, int], reused: int
-) -> tuple[Problem, ...]:
+def _exclusivity(lengths: tuple[int, int], delta: CounterDelta, beside: Beside, reused: int) -> tuple[Problem, ...]:
     """Whether the counters speak of the probe and of the gate's own requests ``beside`` it, and of nobody else.
 
     ``lengths`` are the probe's prompt and what is left off its end, ``reused`` the tokens that were not computed.
     """
     problems = [Problem(Reason.COUNTER_RESET, text) for text in delta.fell]
-    (length, left_off), (least, most) = lengths, beside
+    (length, left_off), least, most = lengths, beside.least, beside.most
     moved, prefilled = _counted_in(delta), length - left_off
     sent = f"{prefilled} prompt tokens sent" + (f" and {least} to {most} beside them" if most else "")
     if moved is None:
@@ -222,7 +246,7 @@ def _exclusivity(
         problems.append(Problem(Reason.FOREIGN_TRAFFIC, f"{sent}, {moved} counted (engines {engines})"))
     elif most and reused > prefilled:
         problems.append(Problem(Reason.FOREIGN_TRAFFIC, f"{prefilled} prompt tokens sent, {reused} reused"))
-    elif (decoded := delta.total(Counter.DECODE_PROMPT)) is not None and decoded > length:
+    elif (decoded := delta.total(Counter.DECODE_PROMPT)) is not None and decoded > length + most:
         problems.append(Problem(Reason.FOREIGN_TRAFFIC, f"{length} prompt tokens sent, decode counted {decoded}"))
     elif moved < prefilled + least and not delta.fell:
         problems.append(Problem(Reason.EVIDENCE_MISSING, f"{sent}, {moved} counted"))

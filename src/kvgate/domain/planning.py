@@ -129,7 +129,7 @@ def make_plan(
         canaries=builder.canaries(parts.reader),
         sentinels=sentinels,
         sentinel_asks=asked_in_all(groups),
-        churn=builder.churn(parts.reader, route_of(deployment)),
+        churn=builder.churn(parts.reader),
         cancel_share=request.cancel_share,
         rounds=rounds_for(request.groups_per_tier, request.more_groups),
     )
@@ -276,13 +276,13 @@ class _GroupBuilder:
         numbers = range(1, self._request.canaries + 1)
         return tuple(self._make(f"canary{number}", tier, tier, Purpose.CANARY, (step,), ()) for number in numbers)
 
-    def churn(self, endpoint: str, route: Route) -> tuple[GroupPlan, ...]:
+    def churn(self, endpoint: str) -> tuple[GroupPlan, ...]:
         """Prompts to be in flight beside the groups' requests. Raises PlanError where their tokens cannot be told."""
         request = self._request
-        if request.churn and (route is not Route.DIRECT or not request.salts_honoured):
-            why = "kvgate asks combined endpoints directly" if route is not Route.DIRECT else "the store honours salts"
+        if request.churn and not request.salts_honoured:
             raise PlanError(
-                f"gate.pressure: what a request reused among others is known only where {why}; leave gate.pressure out"
+                "gate.pressure: what a request reused among others is known only where the store honours salts; leave "
+                "gate.pressure out"
             )
         length, limit = request.churn_tokens or min(request.tiers), self._geometry.max_model_len - request.max_tokens
         if request.churn and length > limit:

@@ -138,9 +138,10 @@ class RunRecord:
             found = {"after": entry.counters, "beside": (self._beside.least, self._beside.most)}
         return found if entry.counters is not None else {**found, "counters_detail": entry.detail}
 
-    def surely_beside(self) -> int:
-        """Prompt tokens of answered requests that the gate sent beside the one whose counters are read."""
-        return self._beside.least
+    def surely_beside(self, left_off: int) -> int:
+        """Prompt tokens of answered requests that the gate sent beside the one whose counters are read, without those
+        that prefill leaves off each."""
+        return self._beside.least - left_off * self._beside.answers
 
     def forget(self, group: str) -> None:
         """Drop a group that is done; what was said of it stays on disk. Keeps memory flat over long runs."""
@@ -166,10 +167,11 @@ class _Beside:
     least: int = 0
     most: int = 0
     late: int = 0
+    answers: int = 0
 
     def begin(self) -> None:
         """The counters were read before a request."""
-        self.least, self.most, self.late = 0, self.late, 0
+        self.least, self.most, self.late, self.answers = 0, self.late, 0, 0
 
     def sent(self, probe: Probe) -> int:
         """Take in a request; how many others are in flight."""
@@ -183,4 +185,5 @@ class _Beside:
         if probe.arm is Arm.CHURN:
             self.flying -= 1
             self.least += probe.length if seen.ok else 0
+            self.answers += seen.ok
             self.late += 0 if seen.ok else probe.length

@@ -6,6 +6,7 @@ from kvgate.domain.deployment import Role
 from kvgate.domain.evidence import (
     VOIDING,
     WEAKENING,
+    Beside,
     Evidence,
     by_the_reply,
     exercised_problem,
@@ -69,6 +70,9 @@ def weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number:
 
 def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number: int) -> Standing:
     length = length_of(group, step)
+    left_off = length - plan.counted_length(length, step.endpoint)
+    least, most = attempt.beside
+    others = most // plan.churn[0].length if plan.churn else 0
     evidence = read_evidence(
         length,
         attempt.before,
@@ -76,8 +80,9 @@ def _weigh(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, number
         attempt.observation,
         plan.by_source_grade,
         attempt.counters_detail,
-        length - plan.counted_length(length, step.endpoint),
-        attempt.beside,
+        left_off,
+        # What prefill leaves off every prompt is counted by nobody.
+        Beside(others, max(0, least - left_off * others), most),
     )
     evidence = by_the_reply(evidence, attempt.observation, length, plan.policy)
     if step.arm is Arm.REFERENCE:

@@ -237,7 +237,8 @@ class Session:
         """Read counters; after a probe, wait until they account for its prompt tokens."""
         reading = await engine.read_counters()
         deadline = self._clock.now() + self._settings.evidence_s
-        expected += self._line.record.surely_beside()
+        left_off = self._plan.geometry.prefill_drops if self._plan.transfers(send.step.endpoint) else 0
+        expected += self._line.record.surely_beside(left_off)
         pause = 0.02
         while before is not None and reading.counters is not None and self._clock.now() < deadline:
             moved = counted(before, reading.counters)
