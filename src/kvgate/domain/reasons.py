@@ -268,8 +268,8 @@ REASONS: dict[Reason, ReasonText] = {
         "Keep requests.ignore_eos on, or raise requests.max_tokens.",
     ),
     Reason.UNSTABLE: ReasonText(
-        "The answers differed by more than the noise allows, but not again when repeated.",
-        "Run with more groups per tier; read the noise floor in the report.",
+        "Answers differed, but not in a way that excludes chance: too seldom, or as the engine's own repeats do.",
+        "Let the run go on while it is undecided (gate.more_groups), or raise gate.groups_per_tier; read the noise floor.",
     ),
     Reason.TIER_NOT_COVERED: ReasonText(
         "A tier asked for has no group that could be judged.",
