@@ -179,8 +179,8 @@ def runs_of(seen: list[Seen], rare: Rare, budget: int) -> list[Seen]:
 
 
 def missed_at(seen: list[Seen], rare: Rare, budget: int) -> Count:
-    """Runs of so many groups in which the gate did not say FAIL."""
-    return count(runs_of(seen, rare, budget), lambda run: run.budgets[str(budget)].verdict != FAIL)
+    """Runs of so many groups that passed: that is what the statement of a PASS speaks of."""
+    return count(runs_of(seen, rare, budget), lambda run: run.budgets[str(budget)].verdict == PASS)
 
 
 def stated(seen: list[Seen], rare: Rare, budget: int) -> tuple[int | None, float]:
