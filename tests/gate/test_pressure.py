@@ -250,8 +250,9 @@ def test_what_is_in_flight_counts_against_the_budget(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("changes", "made", "said"), [
     ({"deployment": {"salts": "ignored"}}, {}, "only where the store honours salts"),
     ({"gate": {"pressure": {"concurrency": 1, "tokens": 1_000_000}}}, {}, "is above what the deployment takes"),
+    ({"gate": {"pressure": {"concurrency": 1, "tokens": 16}}}, {}, "gate.pressure.tokens 16: "),
     ({"gate": {"pressure": {"concurrency": 0}}}, {}, "concurrency"),
-], ids=["no salts", "too long", "none"])  # fmt: skip
+], ids=["no salts", "too long", "too short", "none"])  # fmt: skip
 def test_pressure_that_shows_nothing_is_refused(
     changes: dict[str, Any], made: dict[str, Any], said: str, tmp_path: Path
 ) -> None:

@@ -24,6 +24,24 @@ def test_a_healthy_transfer_passes_and_is_bit_equal_to_prefill_alone(lab: Lab, r
     assert all(pair["exact"] and pair["max_drift"] == 0.0 for pair in transferred(gated))
 
 
+@pytest.mark.parametrize("route", ["proxy", "two_leg"])
+def test_a_healthy_transfer_passes_under_pressure(lab: Lab, route: str) -> None:
+    gate = {**ONE_GROUP, "pressure": {"concurrency": 2, "tokens": 128}}
+    gated = lab.gate(config_of(lab, "vllm-pd", route, gate=gate))
+    assert gated.code == 0, gated.ruling["reasons"]
+    proves_transfer(gated)
+    told = next(note for note in gated.ruling["notes"] if note.startswith("under pressure"))
+    assert told.endswith(" 0 failed")
+
+
+def test_a_wrong_transfer_fails_under_pressure(lab: Lab) -> None:
+    gate = {**ONE_GROUP, "pressure": {"concurrency": 2, "tokens": 128}}
+    with fault("foreign_blocks"):
+        gated = lab.gate(config_of(lab, "vllm-pd", "proxy_and_wire", gate=gate))
+    assert gated.code == 1, gated.ruling["reasons"]
+    assert blamed(gated) == {"transfer"}
+
+
 @pytest.mark.parametrize(("kind", "route"), [
     ("reversed", "wire"),
     pytest.param("reversed", "proxy_and_wire", marks=pytest.mark.smoke),

@@ -33,6 +33,10 @@ def test_a_healthy_pool_passes_while_clients_go_away(lab: Lab) -> None:
     assert gated.code == 0, gated.ruling["reasons"]
     told = next(note for note in gated.ruling["notes"] if note.startswith("under pressure"))
     assert ", 0 broken off" not in told
+    # What their requests held is let go, and the others in flight were seen.
+    (signals,) = gated.ruling["signals"]
+    assert signals["released"] is True
+    assert signals["most_running"] >= 1
 
 
 def test_a_pool_of_normal_size_holds_what_a_small_one_evicts(lab: Lab) -> None:

@@ -280,16 +280,16 @@ class _GroupBuilder:
         """Prompts to be in flight beside the groups' requests. Raises PlanError where their tokens cannot be told."""
         request = self._request
         if request.churn and not request.salts_honoured:
-            raise PlanError(
-                "gate.pressure: what a request reused among others is known only where the store honours salts; leave "
-                "gate.pressure out"
-            )
+            raise PlanError("gate.pressure: what a request reused is then known only where the store honours salts")
         length, limit = request.churn_tokens or min(request.tiers), self._geometry.max_model_len - request.max_tokens
         if request.churn and length > limit:
             raise PlanError(f"gate.pressure.tokens {length} is above what the deployment takes; {limit} is the most")
         step = ArmStep(Arm.CHURN, endpoint, Path.COLD, OWN)
         numbers = range(1, request.churn + 1)
-        return tuple(self._make(f"churn{number}", length, length, Purpose.CHURN, (step,), ()) for number in numbers)
+        try:
+            return tuple(self._make(f"churn{number}", length, length, Purpose.CHURN, (step,), ()) for number in numbers)
+        except PlanError as error:
+            raise PlanError(str(error).replace(f"tier {length}:", f"gate.pressure.tokens {length}:", 1)) from None
 
     def sentinels(self, parts: Parts) -> tuple[GroupPlan, ...]:
         """A short prompt for each engine and rank, to be computed afresh again and again; none without salts."""
