@@ -248,7 +248,7 @@ def test_what_is_in_flight_counts_against_the_budget(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("changes", "made", "said"), [
-    ({"deployment": {"salts": "ignored"}}, {}, "only where the store honours salts"),
+    ({"deployment": {"salts": "ignored"}}, {}, "only a store that honours salts"),
     ({"gate": {"pressure": {"concurrency": 1, "tokens": 1_000_000}}}, {}, "is above what the deployment takes"),
     ({"gate": {"pressure": {"concurrency": 1, "tokens": 16}}}, {}, "gate.pressure.tokens 16: "),
     ({"gate": {"pressure": {"concurrency": 0}}}, {}, "concurrency"),

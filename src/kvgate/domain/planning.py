@@ -280,7 +280,7 @@ class _GroupBuilder:
         """Prompts to be in flight beside the groups' requests. Raises PlanError where their tokens cannot be told."""
         request = self._request
         if request.churn and not request.salts_honoured:
-            raise PlanError("gate.pressure: what a request reused is then known only where the store honours salts")
+            raise PlanError("gate.pressure: only a store that honours salts tells what a request reused; leave it out")
         length, limit = request.churn_tokens or min(request.tiers), self._geometry.max_model_len - request.max_tokens
         if request.churn and length > limit:
             raise PlanError(f"gate.pressure.tokens {length} is above what the deployment takes; {limit} is the most")
