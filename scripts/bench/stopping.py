@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from power_page import fill
 
-from kvgate.domain.chance import THRICE, Loads, odd_loads_p_value, shown
+from kvgate.domain.chance import THRICE, Beside, Loads, odd_loads_p_value, shown
 from kvgate.domain.divergence import compare
 from kvgate.domain.excess import LOOKS
 from kvgate.domain.noise import COLD_REPEAT, LOCAL_REPEAT, Control
@@ -57,10 +57,9 @@ class Group:
         self.loads = tuple(loads)
 
     @property
-    def counts(self) -> tuple[int, int, int, int]:
-        """Odd loads, loads, odd repeats, repeats."""
-        odd = sum(not control.comparison.exact for control in self.controls)
-        return sum(self.loads), len(self.loads), odd, len(self.controls)
+    def beside(self) -> Beside:
+        """The first two loads and the repeat of the local hit."""
+        return Beside(self.loads[:2], not self.controls[0].comparison.exact)
 
 
 def convicted(groups: list[Group]) -> bool:
@@ -84,7 +83,7 @@ def false_alarms(groups: int, rate: float, runs: int, seed: int) -> tuple[int, i
     for _ in range(runs):
         made = [Group(str(number), lambda: bool(random.random() < rate)) for number in range(groups)]
         failed += convicted(made)
-        tested += odd_loads_p_value(group.counts for group in made) < ALPHA / LOOKS
+        tested += odd_loads_p_value(group.beside for group in made) < ALPHA / LOOKS
     return failed, tested
 
 

@@ -138,6 +138,7 @@ def aligned(name: str, required: str, drifts: Given) -> Case:
 
 
 ALIGNED = (
+    aligned("the local hit that a branch is held against", "PASS", {Arm.BRANCH_LOCAL: answer(shift=0.02)}),
     aligned("another salt", "PASS", {Arm.ISOLATION: answer(shift=0.02)}),
     aligned("the reference", "PASS", {Arm.REFERENCE: answer(shift=0.02)}),
     aligned("external", "FAIL DRIFT", dict.fromkeys((Arm.EXTERNAL, Arm.EXTERNAL_REPEAT), answer(shift=0.02))),
@@ -157,7 +158,8 @@ def no_local(name: str, required: str, *given: Given) -> Case:
 SAVED_WRONG = dict.fromkeys((Arm.EXTERNAL, Arm.EXTERNAL_REPEAT), answer(shift=0.02))
 NO_LOCAL = (
     no_local("all exact", "PASS", {}, {}, {}),
-    no_local("one drifts, and others show the alignment", "FAIL DRIFT", SAVED_WRONG, {}, {}),
+    no_local("one drifts, and others show the alignment", "INCONCLUSIVE UNSTABLE", SAVED_WRONG, {}, {}),
+    no_local("two drift, and others show the alignment", "FAIL DRIFT", SAVED_WRONG, SAVED_WRONG, {}, {}, {}),
     no_local("most drift, so that none shows it", "INCONCLUSIVE ALIGNMENT_UNPROVEN", SAVED_WRONG, SAVED_WRONG, {}),
 )
 
@@ -205,6 +207,8 @@ def turned(
 
 
 TURNS = (
+    turned("one load of two drifts", "INCONCLUSIVE UNSTABLE", 1024, loads=[(1024, 0.02), (1024, 0.0)]),
+    turned("the only load drifts", "INCONCLUSIVE UNSTABLE", 1024, loads=[(1024, 0.02)]),
     turned("all that decode wrote is reused", "PASS", 1024),
     turned("a part of what decode wrote is reused", "PASS", 1008),
     turned("what decode wrote has another shape", "PASS", 1024, drift=0.02),
@@ -285,6 +289,20 @@ def handed_over_wrong() -> Case:
     return of_run("two ways: transfers are wrong, each otherwise", "FAIL DIVERGED", plan_of(*groups), *histories)
 
 
+def answered_wrong() -> Case:
+    """A gateway whose answers are wrong and never twice alike, past which the engines are nearly quiet."""
+    groups = [replace(two_ways(), id=name, nonce=f"00000000000{name[1]}") for name in ("g1", "g2", "g3")]
+    alone = counters(*split(Path.LOCAL))
+    readings = {step.arm: alone if step.endpoint == "p" else passed_on(step.path) for step in groups[0].steps}
+    answers: Given = {
+        **dict.fromkeys(ARMS, answer(shift=0.6)),
+        Arm.LOCAL_REPEAT: answer(shift=0.9),
+        Arm.TWO_LEG_REPEAT: answer(shift=0.01),
+    }
+    histories = [history(group, answers, readings) for group in groups]
+    return of_run("two ways: the gateway is wrong, each time otherwise", "FAIL DIVERGED", plan_of(*groups), *histories)
+
+
 # -- ranks -------------------------------------------------------------------------------------------------------
 def pinned(name: str, required: str, served: str) -> Case:
     """The writer on rank 0, the reader on rank 1; ``served`` is the rank that served the external hit."""
@@ -357,6 +375,7 @@ CASES: tuple[Case, ...] = (
     *PAST_THE_GATEWAY,
     unquiet(),
     handed_over_wrong(),
+    answered_wrong(),
     *RANKS,
     *CHANGED,
     *ECHOES,

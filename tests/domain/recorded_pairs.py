@@ -47,7 +47,11 @@ SAVED_WRONG = hits(answer(shift=0.01))
 ALIGNMENT = (
     neighbours("aligned, saved wrong, and alone", "INCONCLUSIVE ALIGNMENT_UNPROVEN", SAVED_WRONG, aligned=True),
     neighbours(
-        "aligned, saved wrong, and proven by another", "FAIL DRIFT ALIGNMENT_UNPROVEN", SAVED_WRONG, QUIET, aligned=True
+        "aligned, saved wrong, and proven by another",
+        "INCONCLUSIVE UNSTABLE ALIGNMENT_UNPROVEN",
+        SAVED_WRONG,
+        QUIET,
+        aligned=True,
     ),
     neighbours(
         "aligned, saved wrong, half of the others show it",
@@ -57,7 +61,20 @@ ALIGNMENT = (
         aligned=True,
     ),
     neighbours(
-        "aligned, saved wrong, most of the others show it", "FAIL DRIFT", SAVED_WRONG, QUIET, QUIET, aligned=True
+        "aligned, two saved wrong, most of the others show it",
+        "FAIL DRIFT UNSTABLE",
+        SAVED_WRONG,
+        SAVED_WRONG,
+        *[QUIET] * 3,
+        aligned=True,
+    ),
+    neighbours(
+        "aligned, saved wrong, most of the others show it",
+        "INCONCLUSIVE UNSTABLE",
+        SAVED_WRONG,
+        QUIET,
+        QUIET,
+        aligned=True,
     ),
     neighbours(
         "aligned, one lucky group",
@@ -98,7 +115,7 @@ MIXED = (
     mixed("saved wrong, not aligned, and others are", "PASS", (NO, SAVED_WRONG), (YES, QUIET), (YES, QUIET)),
     mixed(
         "saved wrong, aligned, and others are not",
-        "FAIL DRIFT",
+        "INCONCLUSIVE UNSTABLE",
         (YES, SAVED_WRONG),
         (YES, QUIET),
         (YES, QUIET),
@@ -107,7 +124,7 @@ MIXED = (
     ),
     mixed(
         "saved wrong, aligned, and only one other is",
-        "FAIL DRIFT ALIGNMENT_UNPROVEN",
+        "INCONCLUSIVE UNSTABLE ALIGNMENT_UNPROVEN",
         (YES, SAVED_WRONG),
         (YES, QUIET),
         (NO, QUIET),
@@ -124,7 +141,7 @@ MIXED = (
     ),
     mixed(
         "saved wrong, inside a declared loss",
-        "FAIL DRIFT",
+        "INCONCLUSIVE UNSTABLE",
         (YES, SAVED_WRONG),
         (YES, QUIET),
         (YES, QUIET),
@@ -132,7 +149,7 @@ MIXED = (
     ),
     mixed(
         "saved so that a near tie flips, inside a declared loss",
-        "FAIL DIVERGED",
+        "INCONCLUSIVE UNSTABLE",
         (YES, {**dict.fromkeys(ARMS, answer(gap=0.05)), **hits(near_tie())}),
         (YES, QUIET),
         (YES, QUIET),
@@ -158,7 +175,7 @@ def unequal(name: str, required: str, answers: Given) -> Case:
 NO_REPEATS = [group_plan(f"g{number}", aligned=True, arms=ARMS - {Arm.COLD_REPEAT}) for number in range(3)]
 UNEQUAL = (
     unequal("longer external hits that drift", "FAIL DRIFT", both(answer(shift=0.02))),
-    unequal("shorter local hits that drift", "FAIL DRIFT", dict.fromkeys(LOCALS, answer(shift=0.02))),
+    unequal("shorter local hits that drift", "INCONCLUSIVE UNSTABLE", dict.fromkeys(LOCALS, answer(shift=0.02))),
     of_run(
         "aligned, all saved wrong, and no cold repeats",
         "PASS",
@@ -183,7 +200,7 @@ LENGTHS = (
     ),
     at_lengths(
         "shorter local hits",
-        "FAIL DRIFT",
+        "INCONCLUSIVE UNSTABLE",
         dict.fromkeys(LOCALS, counters(LENGTH - 78, 78, 0)),
         hits(answer(shift=0.02)),
     ),
@@ -194,7 +211,10 @@ LENGTHS = (
         both(answer(shift=0.02)),
     ),
     at_lengths(
-        "a local hit of unknown length", "FAIL DRIFT COUNTERS_UNREADABLE", {Arm.LOCAL: None}, both(answer(shift=0.02))
+        "a local hit of unknown length",
+        "INCONCLUSIVE COUNTERS_UNREADABLE UNSTABLE",
+        {Arm.LOCAL: None},
+        both(answer(shift=0.02)),
     ),
 )
 

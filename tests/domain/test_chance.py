@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvgate.domain.chance import Loads, odd_loads_p_value, shown
+from kvgate.domain.chance import Beside, Loads, odd_loads_p_value, shown
 from kvgate.domain.divergence import compare
 from kvgate.domain.noise import COLD_LOCAL, COLD_REPEAT, LOCAL_REPEAT, TWO_LEG_REPEAT, Control
 from kvgate.domain.plan import PairKind
@@ -26,7 +26,8 @@ def repeats(exact: int = 2, inexact: int = 0, kind: str = LOCAL_REPEAT) -> list[
     (repeats(9), Loads(ONE, 1, True), False),
     (repeats(9), Loads((True, False, True), 2, True), False),
     (repeats(9), Loads((False, True, True, True), 3, True), True),
-    (repeats(1), Loads(THREE, 1, True), True),
+    (repeats(1), Loads(THREE, 1, True), False),
+    (repeats(2), Loads(THREE, 1, True), True),
     (repeats(9, 1), Loads(BOTH, 2, True), False),
     (repeats(9, 1), Loads(THREE, 3, True), True),
     (repeats(9, 1), Loads(THREE, 2, True), False),
@@ -47,21 +48,24 @@ def test_a_gateways_own_noise_excuses_no_gateway() -> None:
 
 def test_odd_loads_beside_exact_repeats_are_as_probable_as_the_worst_rate_makes_them() -> None:
     """At the rate of one half, q (1 - 2 q + 2 q^2) of one load and one repeat is a quarter."""
-    assert pytest.approx(0.25) == odd_loads_p_value([(1, 1, 0, 1)])
-    assert pytest.approx(0.5**12) == odd_loads_p_value([(6, 6, 0, 6)])
-    assert 1e-3 > odd_loads_p_value([(2, 2, 0, 2)] * 6)
-    assert 0.1 < odd_loads_p_value([(1, 2, 0, 2)])
+    assert pytest.approx(0.25) == odd_loads_p_value([Beside((True,), False)])
+    assert pytest.approx(0.5**12) == odd_loads_p_value([Beside((True,), False)] * 6)
+    assert 1e-3 > odd_loads_p_value([Beside((True, True), False)] * 6)
+    assert 0.1 < odd_loads_p_value([Beside((True, False), False)])
+
+
+ODD, EVEN, NOISY = Beside((True, True), False), Beside((False, False), True), Beside((True, True), True)
 
 
 @pytest.mark.parametrize(("groups", "p_value"), [
     ([], 1.0),
-    ([(0, 2, 0, 2)], 1.0),
-    ([(2, 2, 0, 0)], 1.0),
-    ([(2, 2, 0, 2)] * 3 + [(0, 2, 1, 2)], 5 / 16),
-    ([(2, 2, 0, 2)] * 3 + [(1, 2, 1, 2)], 1 / 8),
-    ([(2, 2, 1, 2)] * 4, 1 / 16),
+    ([Beside((False, False), False)], 1.0),
+    ([Beside((), True)], 1.0),
+    ([ODD] * 3 + [EVEN], 5 / 16),
+    ([ODD] * 3 + [NOISY], 1 / 8),
+    ([NOISY] * 4, 1.0),
+    ([Beside((False, True), False)] * 4 + [NOISY], 1.0),
 ])  # fmt: skip
-def test_odd_loads_beside_odd_repeats_are_counted_by_group(
-    groups: list[tuple[int, int, int, int]], p_value: float
-) -> None:
+def test_odd_loads_beside_odd_repeats_are_counted_by_group(groups: list[Beside], p_value: float) -> None:
+    """Only the first load is as good as a repeat: the second was held against the same hit once more."""
     assert pytest.approx(p_value) == odd_loads_p_value(groups)

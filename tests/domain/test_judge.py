@@ -45,7 +45,11 @@ def test_alignment_makes_cold_pairs_exact_only_when_another_group_proves_it() ->
     assert any("ALIGNMENT_UNPROVEN" in note for note in alone.notes)
     noisy = {**saved_wrong, Arm.COLD_REPEAT: answer(shift=0.02)}
     assert Verdict.PASS is judge(run_plan(one), RunRecord(whole_run(entries(one, noisy)))).verdict
-    proven = judge(run_plan(one, two), RunRecord(whole_run(entries(one, saved_wrong), entries(two, {}))))
+    once = judge(run_plan(one, two), RunRecord(whole_run(entries(one, saved_wrong), entries(two, {}))))
+    assert (Verdict.INCONCLUSIVE, Reason.UNSTABLE) == (once.verdict, once.reasons[0].reason), "the cold run may be odd"
+    fine = [group_plan(f"g{number}", aligned=True) for number in (3, 4, 5)]
+    told = [entries(one, saved_wrong), entries(two, saved_wrong), *(entries(each, {}) for each in fine)]
+    proven = judge(run_plan(one, two, *fine), RunRecord(whole_run(*told)))
     assert (Verdict.FAIL, Reason.DRIFT) == (proven.verdict, proven.reasons[0].reason)
     assert proven.alignment_proven
     failing = {each.kind.value for each in proven.groups[0].pairs if each.verdict is Verdict.FAIL}

@@ -52,29 +52,38 @@ def shown(group: str, kind: PairKind, controls: Iterable[Control], loads: Loads)
         return loads.same >= THRICE and loads.backed is True
     enough = 2 * len(repeats) >= (ENOUGH_ANSWERS if not alone else ENOUGH_ANSWERS // 2)
     # The first two were made whatever came of them; further ones are made only because something was odd.
-    often = sum(loads.odd) >= THRICE or (enough and len(loads.odd) >= TWICE and all(loads.odd[:TWICE]))
-    return often and loads.backed is not False
+    often = sum(loads.odd) >= THRICE or (len(loads.odd) >= TWICE and all(loads.odd[:TWICE]))
+    return enough and often and loads.backed is not False
 
 
-def odd_loads_p_value(groups: Iterable[tuple[int, int, int, int]]) -> float:
-    """How probable so many odd loads are if loads are odd as often as repeats are; 1.0 where none is odd.
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One group's loads beside its repeat of the local hit: whether each of the first two loads, and the repeat, is odd
+    against that hit."""
 
-    Each group has its odd loads, its loads, its odd repeats and its repeats. Where no repeat of the run is odd: the
-    largest probability, over all rates at which single answers are odd, of so many odd loads and of repeats that all
-    agree. Else an exact sign test: in how many groups a larger share of the loads than of the repeats
-    is odd, and in how many a smaller one. Noise that comes in spells is thus counted once a group.
+    loads: tuple[bool, ...]
+    repeat: bool
+
+
+def odd_loads_p_value(groups: Iterable[Beside]) -> float:
+    """How probable so many odd loads are if loads are odd as often as repeats of local hits are; 1.0 where none is odd.
+
+    Where no repeat is odd: the largest probability, over all rates at which single answers are odd, of so many odd
+    loads and of repeats that all agree. Else an exact sign test (McNemar) over the groups in which either the first
+    load or the repeat is odd: both are held against the same hit, so that either is as likely if nothing is wrong.
+    Noise that comes in spells is thus counted once a group.
     """
-    seen = [each for each in groups if each[1] and each[3]]
-    odd, loads, odd_repeats, repeats = (sum(column) for column in zip(*seen, strict=True)) if seen else (0, 0, 0, 0)
+    seen = [each for each in groups if each.loads]
+    odd, loads = sum(sum(each.loads) for each in seen), sum(len(each.loads) for each in seen)
     if not odd:
         return 1.0
-    if odd_repeats:
-        more = sum(each[0] * each[3] > each[2] * each[1] for each in seen)
-        return sign_p_value(more, sum(each[0] * each[3] < each[2] * each[1] for each in seen))
+    if any(each.repeat for each in seen):
+        more = sum(each.loads[0] and not each.repeat for each in seen)
+        return sign_p_value(more, sum(each.repeat and not each.loads[0] for each in seen))
     ways = np.array([math.lgamma(loads + 1) - math.lgamma(k + 1) - math.lgamma(loads - k + 1) for k in range(odd)])
     rates = _RATES[:, None]
     fewer = np.exp(ways + np.arange(odd) * np.log(rates) + (loads - np.arange(odd)) * np.log1p(-rates)).sum(axis=1)
     # A repeat agrees where neither answer is odd, and where both are.
     agree = (1.0 - _RATES) ** 2 + _RATES**2
-    both = np.clip(1.0 - fewer, 0.0, 1.0) * agree**repeats
+    both = np.clip(1.0 - fewer, 0.0, 1.0) * agree ** len(seen)
     return float(both.max())

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from kvgate.domain.chance import odd_loads_p_value
-from kvgate.domain.noise import COLD_REPEAT, LOCAL_REPEAT
+from kvgate.domain.chance import Beside, odd_loads_p_value
+from kvgate.domain.noise import LOCAL_REPEAT
 from kvgate.domain.pairing import GroupView, alike_but_for_the_bytes, proven_comparison, recall_lost_and_won
 from kvgate.domain.plan import PairKind, Plan
 from kvgate.domain.power import excess_p_value, sign_p_value
@@ -68,37 +68,34 @@ def _more_differ(level: float, kind: PairKind, subjects: list[bool], controls: l
 
 
 def _odd_loads(plan: Plan, level: float, views: tuple[GroupView, ...]) -> RunTest:
-    """More loads that are not bit-equal to the local hit they are held against than control answers that are not.
+    """More loads that are not bit-equal to the local hit they are held against than repeats of that hit that are not.
 
     A load of the right bytes is one more repeat of that hit, be it ever so noisy.
     """
-    found = [(_odd(view, plan.policy.envelope_cap_nat), _odd_repeats(view)) for view in views]
-    p_value = odd_loads_p_value((sum(loads), len(loads), sum(repeats), len(repeats)) for loads, repeats in found)
-    odd, made = (sum(map(count, (loads for loads, _ in found))) for count in (sum, len))
-    odd_repeats, repeated = (sum(map(count, (repeats for _, repeats in found))) for count in (sum, len))
-    seen = f"{odd} of {made} loads are not as the local hit is, {odd_repeats} of {repeated} repeats are not"
+    found = [each for view in views if (each := _beside(view, plan.policy.envelope_cap_nat)) is not None]
+    p_value = odd_loads_p_value(found)
+    odd, made = sum(sum(each.loads) for each in found), sum(len(each.loads) for each in found)
+    repeats = f"{sum(each.repeat for each in found)} of {len(found)} repeats are not"
+    seen = f"{odd} of {made} loads are not as the local hit is, {repeats}"
     # What a lossy store was declared to lose it loses every time.
     worth = plan.policy.lossy_bound_nat is None
     return RunTest(ODD_LOADS, seen, p_value, level, p_value < level and worth, worth)
 
 
-def _odd(view: GroupView, cap: float) -> tuple[bool, ...]:
-    """Of every load that differs from the group's local hit in nothing but its bytes' origin, whether its answer does.
+def _beside(view: GroupView, cap: float) -> Beside | None:
+    """The first two loads of a group that differ from its local hit in nothing but their bytes' origin, and the hit's
+    repeat; None where there is no such repeat.
 
     Answers that are further off than ``cap`` (nats), or cannot be compared, are the rows' business.
     """
+    repeat = next((each for each in view.controls if each.kind == LOCAL_REPEAT), None)
+    if repeat is None:
+        return None
     baseline = view.standings.get(Arm.LOCAL)
-    every = [each for arms in view.repeats if Arm.EXTERNAL in arms for each in view.repeats[arms]]
-    every += [each for arm, each in view.standings.items() if arm is Arm.EXTERNAL]
-    loads = {(each.arm, each.number): each for each in every}
-    compared = (proven_comparison(baseline, each) for each in loads.values() if alike_but_for_the_bytes(baseline, each))
+    loads = (view.standings.get(arm) for arm in (Arm.EXTERNAL, Arm.EXTERNAL_REPEAT))
+    compared = (proven_comparison(baseline, each) for each in loads if alike_but_for_the_bytes(baseline, each))
     small = (each for each in compared if each is not None and each.drift is not None and each.within(cap))
-    return tuple(not each.exact for each in small)
-
-
-def _odd_repeats(view: GroupView) -> tuple[bool, ...]:
-    """Of every repeat of a local hit or a cold run, whether it is not as the first was."""
-    return tuple(not each.comparison.exact for each in view.controls if each.kind in (LOCAL_REPEAT, COLD_REPEAT))
+    return Beside(tuple(not each.exact for each in small), not repeat.comparison.exact)
 
 
 def _drift_further(plan: Plan, level: float, matched: list[PairVerdict]) -> RunTest:

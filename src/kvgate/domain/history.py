@@ -109,7 +109,7 @@ class When(str, Enum):
 class SignalsRead:
     """What an endpoint told of itself, and its counts of preempted requests and of keys that could not be loaded.
 
-    Of readings that tell the same only the first is kept.
+    Of readings that tell the same only the first two are kept.
     """
 
     at: float

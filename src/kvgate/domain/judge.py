@@ -198,13 +198,18 @@ def _finite(drift: float | None) -> float | None:
 
 
 def _counts(pair: PairVerdict) -> bool:
-    """A pair that is not required may convict; that it cannot acquit is told and does not count."""
-    return pair.required or pair.verdict is Verdict.FAIL
+    """A pair that is not required may convict, or show what chance may explain; that it cannot acquit is told only."""
+    return pair.required or pair.verdict is Verdict.FAIL or _differs(pair)
+
+
+def _differs(pair: PairVerdict) -> bool:
+    """Whether the pair's answers differ, although not so that a fault is shown."""
+    return pair.problem is not None and pair.problem.reason is Reason.UNSTABLE
 
 
 def _convicts(pair: PairVerdict) -> bool:
     """Strays can only speak against the path: an incomplete load proves nothing by being right."""
-    return shows_a_fault(pair)
+    return shows_a_fault(pair) or _differs(pair)
 
 
 def _drift_problem(comparison: Comparison | None) -> str | None:

@@ -111,7 +111,8 @@ def envelope_for(group: str, kind: PairKind, proven: bool, controls: Iterable[Co
     informing = len({control.group for control in others})
     # What goes through the transfer, repeats and all, does not excuse the transfer.
     alone = kind is not PairKind.TRANSFER_VS_DIRECT
-    undecided = MARGIN * _second_loudest(each for each in controls if each.kind in _REPEATS) if alone else 0.0
+    repeats = controls_of(kind) if kind is PairKind.GATEWAY_VS_TWO_LEG else _REPEATS
+    undecided = MARGIN * _second_loudest(each for each in controls if each.kind in repeats) if alone else 0.0
     if not proven or informing < MIN_INFORMING_GROUPS:
         return Envelope(policy.envelope_cap_nat, informing, undecided)
     largest = MARGIN * max(_spread(control.comparison) for control in others)

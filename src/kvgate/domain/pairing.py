@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from kvgate.domain.chance import Loads, shown
+from kvgate.domain.chance import TWICE, Loads, shown
 from kvgate.domain.divergence import Comparison, compare
 from kvgate.domain.noise import (
     COLD_EXTERNAL,
@@ -217,16 +217,37 @@ def _odd(group: GroupView, left: Observation | None, loads: tuple[Standing | Non
 
 
 def _backed(pair: PairPlan, group: GroupView, everyone: tuple[GroupView, ...]) -> bool | None:
-    """Whether cold run and local hit of the group agree to the last bit, so that neither as a baseline is the odd one.
+    """Whether something speaks for the baseline, so that it is not the odd one together with its repeat.
 
-    None where they need not, and for a cold baseline where they do not: then what was saved may be wrong.
+    A local hit is backed by a cold run that is equal to the last bit, and the other way round. Where a cold run stands
+    alone against its hits, another group must show the same. None where nothing has to.
     """
-    if pair.baseline not in (Arm.LOCAL, Arm.COLD) or pair.subject is Arm.LOCAL:
+    if pair.control is not None and pair.control[0] is not pair.baseline:
+        return False
+    if pair.baseline not in (Arm.LOCAL, Arm.COLD):
         return None
-    agree = next((each.comparison.exact for each in group.controls if each.kind == COLD_LOCAL), None)
-    if agree or agree is None or pair.baseline is Arm.COLD:
-        return agree or None
-    return None if not group.record.plan.aligned or not proves_alignment(everyone, apart_from=group) else False
+    beside = [kind for kind, arms in _BACKING if pair.subject not in arms]
+    seen = [each.comparison.exact for each in group.controls if each.kind in beside]
+    if any(seen):
+        return True
+    if pair.baseline is Arm.COLD:
+        return None if any(_stands_alone(pair, each) for each in everyone if each is not group) else False
+    return False if seen and _must_agree(group, everyone) else None
+
+
+# Controls that hold a cold run against another path, and the arms that are no witness for it where they are accused.
+_BACKING = ((COLD_LOCAL, (Arm.LOCAL,)), (COLD_EXTERNAL, (Arm.EXTERNAL, Arm.EXTERNAL_REPEAT)))
+
+
+def _must_agree(group: GroupView, everyone: tuple[GroupView, ...]) -> bool:
+    return group.record.plan.aligned and proves_alignment(everyone, apart_from=group)
+
+
+def _stands_alone(pair: PairPlan, group: GroupView) -> bool:
+    """Whether both of a group's first answers differ from its cold one in this pair, too."""
+    sides = [group.standings.get(arm) for arm in (pair.subject, *pair.repeats)][:TWICE]
+    compared = [proven_comparison(group.standings.get(pair.baseline), side) for side in sides]
+    return len(compared) == TWICE and all(each is not None and not each.exact for each in compared)
 
 
 def _broken_off(group: GroupView) -> Problem | None:

@@ -34,6 +34,7 @@ class Arm(str, Enum):
     MIXED_HEAD = "mixed_head"
     MIXED = "mixed"
     BRANCH_LOCAL = "branch_local"
+    BRANCH_LOCAL_REPEAT = "branch_local_repeat"
     BRANCH = "branch"
     ISOLATION = "isolation"
     REFERENCE = "reference"
@@ -73,6 +74,7 @@ _PATHS = {
     Arm.MIXED_HEAD: Path.EXTERNAL,
     Arm.MIXED: Path.MIXED,
     Arm.BRANCH_LOCAL: Path.LOCAL,
+    Arm.BRANCH_LOCAL_REPEAT: Path.LOCAL,
     Arm.BRANCH: Path.EXTERNAL,
     Arm.ISOLATION: Path.COLD,
     Arm.REFERENCE: Path.COLD,
@@ -101,6 +103,7 @@ LOCAL_BASELINES = (
     Arm.PREFILL_DIRECT,
     Arm.PREFILL_DIRECT_REPEAT,
     Arm.BRANCH_LOCAL,
+    Arm.BRANCH_LOCAL_REPEAT,
     Arm.CONTINUATION_LOCAL,
     Arm.CONTINUATION_LOCAL_REPEAT,
 )

@@ -17,7 +17,7 @@ TWO_LEG = (Arm.TWO_LEG, Arm.TWO_LEG_REPEAT)
 _WITH = {
     Arm.EXTERNAL_REPEAT: (Arm.POPULATE,),
     Arm.MIXED: (Arm.MIXED_POPULATE, Arm.MIXED_HEAD),
-    Arm.BRANCH: (Arm.BRANCH_LOCAL,),
+    Arm.BRANCH: (Arm.BRANCH_LOCAL, Arm.BRANCH_LOCAL_REPEAT),
     Arm.CONTINUATION: (Arm.CONTINUATION_COLD, Arm.CONTINUATION_LOCAL),
 }
 
@@ -72,6 +72,7 @@ def _one_engine(parts: Parts, salts_honoured: bool) -> tuple[ArmStep, ...]:
         *(ArmStep(arm, parts.two_leg, Path.LOCAL, own) for arm in TWO_LEG if parts.two_leg is not None),
         *(ArmStep(arm, parts.prefill, Path.LOCAL, own) for arm in DIRECT if parts.prefill is not None),
         ArmStep(Arm.BRANCH_LOCAL, engine, Path.LOCAL, own, part=branch),
+        ArmStep(Arm.BRANCH_LOCAL_REPEAT, engine, Path.LOCAL, own, part=branch),
         ArmStep(Arm.EXTERNAL, engine, Path.EXTERNAL, own, drop_local=True, settle=True),
         ArmStep(Arm.EXTERNAL_REPEAT, engine, Path.EXTERNAL, own, drop_local=True),
         ArmStep(Arm.THIRD, engine, Path.LOCAL, own),
@@ -107,7 +108,11 @@ def _two_readers(parts: Parts, salts_honoured: bool, reader_drops: bool) -> tupl
         reader(arm=Arm.COLD_REPEAT, path=Path.COLD, salt=fresh),
         reader(arm=Arm.LOCAL, path=Path.LOCAL, salt=fresh),
         reader(arm=Arm.LOCAL_REPEAT, path=Path.LOCAL, salt=fresh),
-        *((reader(arm=Arm.BRANCH_LOCAL, path=Path.LOCAL, salt=fresh, part=Part.BRANCH),) if reader_drops else ()),
+        *(
+            reader(arm=arm, path=Path.LOCAL, salt=fresh, part=Part.BRANCH)
+            for arm in (Arm.BRANCH_LOCAL, Arm.BRANCH_LOCAL_REPEAT)
+            if reader_drops
+        ),
         reader(arm=Arm.EXTERNAL, path=Path.EXTERNAL, salt=own, settle=True),
         *_read_again(writer, reader, own, reader_drops),
         reader(arm=Arm.THIRD, path=Path.LOCAL, salt=own),
@@ -189,6 +194,7 @@ def pairs_of(steps: tuple[ArmStep, ...]) -> tuple[PairPlan, ...]:
     # What was sent in two legs is what the transfer did; what came through the gateway is the gateway's doing, too.
     straight, straight_again = TWO_LEG if Arm.TWO_LEG in arms else (Arm.LOCAL, Arm.LOCAL_REPEAT)
     own_repeat = (Arm.EXTERNAL_REPEAT,)
+    branched = (Arm.BRANCH_LOCAL, Arm.BRANCH_LOCAL_REPEAT) if Arm.BRANCH_LOCAL_REPEAT in arms else local
     written = (Arm.CONTINUATION_LOCAL, Arm.CONTINUATION_LOCAL_REPEAT)
     wanted = (
         PairPlan(PairKind.EXTERNAL_VS_LOCAL, Arm.LOCAL, Arm.EXTERNAL, own_repeat, local),
@@ -199,7 +205,7 @@ def pairs_of(steps: tuple[ArmStep, ...]) -> tuple[PairPlan, ...]:
         PairPlan(PairKind.GATEWAY_VS_TWO_LEG, Arm.TWO_LEG, Arm.LOCAL, (Arm.LOCAL_REPEAT,), TWO_LEG),
         PairPlan(PairKind.THIRD_VS_LOCAL, Arm.LOCAL, Arm.THIRD, (Arm.THIRD,), local),
         PairPlan(PairKind.MIXED_VS_LOCAL, Arm.LOCAL, Arm.MIXED, (Arm.MIXED,), local),
-        PairPlan(PairKind.BRANCH_VS_LOCAL, Arm.BRANCH_LOCAL, Arm.BRANCH, (Arm.BRANCH,), local),
+        PairPlan(PairKind.BRANCH_VS_LOCAL, Arm.BRANCH_LOCAL, Arm.BRANCH, (Arm.BRANCH,), branched),
         PairPlan(PairKind.ISOLATION_VS_COLD, Arm.COLD, Arm.ISOLATION, (), cold),
         PairPlan(PairKind.COLD_VS_REFERENCE, Arm.REFERENCE, Arm.COLD, (Arm.COLD_REPEAT,), None),
         PairPlan(PairKind.CONTINUATION_VS_COLD, Arm.CONTINUATION_COLD, written[0], written[1:], None),

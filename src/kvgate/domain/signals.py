@@ -189,6 +189,8 @@ def unreleased(run: RunRecord, views: tuple[GroupView, ...]) -> Problem | None:
         return None
     for endpoint, read in run.signals.items():
         ends = _ends(read)
+        if ends is None and run.completed and read[0].gauges:
+            return Problem(Reason.NOT_RELEASED, f"{endpoint}: it could not be asked any more after the last request")
         still = held(*ends) if ends is not None else []
         if still:
             return Problem(Reason.NOT_RELEASED, f"{endpoint}: {'; '.join(still)}")

@@ -63,7 +63,8 @@ class SoakRound:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """What the clean groups of all rounds exclude at 95 %: random faults in more than this share of requests."""
+    """What the clean groups of the rounds that passed exclude at 95 %: random faults in more than this share of
+    requests."""
 
     tier: int
     arm: Arm
@@ -134,7 +135,7 @@ def sum_up(rounds: Sequence[SoakRound]) -> Soak:
             told = replace(problem, detail=f"round {each.number} ({each.run_id}): {problem.detail}")
             reasons.setdefault((each.verdict, problem.reason), told)
     groups: Counter[tuple[int, Arm]] = Counter()
-    for each in rounds:
+    for each in (one for one in rounds if one.verdict is Verdict.PASS):
         groups.update({(clean.tier, clean.arm): clean.groups for clean in each.clean})
     return Soak(
         verdict=merge(each.verdict for each in rounds),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kvgate.domain.history import SignalsRead, When
 from kvgate.domain.plan import Plan
 from kvgate.domain.probe import Arm, Path
-from kvgate.domain.signals import held, signals_read, warnings_on
+from kvgate.domain.signals import IN_A_ROW, held, signals_read, warnings_on
 from kvgate.gate.line import Line
 from kvgate.ports import Clock, Engine, Watcher
 
@@ -46,12 +46,10 @@ class Lookout:
         try:
             yield
         finally:
-            if looking is not None:
-                looking.cancel()
-                # What went wrong there must not be lost.
-                ended = (await asyncio.gather(looking, return_exceptions=True))[0]
-                if ended is not None and not isinstance(ended, asyncio.CancelledError):
-                    raise ended
+            ended = await _ended(looking)
+        # What went wrong there must not be lost, nor take the place of what went wrong here.
+        if ended is not None:
+            raise ended
         await self._until_released()
 
     async def _keep_looking(self) -> None:
@@ -80,7 +78,7 @@ class Lookout:
         for engine in self._engines():
             seen = await self._ask(engine, when)
             read = self._read.get(engine.name, [])
-            if seen is not None and not (read and _same(read[-1], seen)):
+            if seen is not None and not _told_before(read, seen):
                 self._keep(seen)
 
     def _keep(self, seen: SignalsRead) -> None:
@@ -103,6 +101,20 @@ class Lookout:
         sent = (step for group in self.plan.groups for step in group.steps)
         names = dict.fromkeys(step.endpoint for step in sent if step.arm is Arm.COLD or step.path is Path.EXTERNAL)
         return [self.line.engines[name] for name in names]
+
+
+async def _ended(task: "asyncio.Task[None] | None") -> BaseException | None:
+    """End a task; what it failed with, if it did."""
+    if task is None:
+        return None
+    task.cancel()
+    failed = (await asyncio.gather(task, return_exceptions=True))[0]
+    return failed if isinstance(failed, BaseException) and not isinstance(failed, asyncio.CancelledError) else None
+
+
+def _told_before(read: list[SignalsRead], seen: SignalsRead) -> bool:
+    """Whether a reading tells what as many before it told as make it more than a peak."""
+    return len(read) >= IN_A_ROW and all(_same(each, seen) for each in read[-IN_A_ROW:])
 
 
 def _same(one: SignalsRead, other: SignalsRead) -> bool:

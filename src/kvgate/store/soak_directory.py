@@ -26,7 +26,8 @@ class SoakDirectory:
     def __init__(self, path: Path, bound: int) -> None:
         self.path = path
         self._bound = bound
-        self._rounds: list[SoakRound] = []
+        self._sizes: dict[str, int] = {}
+        self._passed: list[str] = []
 
     @classmethod
     def create(cls, path: Path, bound: int) -> "SoakDirectory":
@@ -53,23 +54,19 @@ class SoakDirectory:
                 os.fsync(lines.fileno())
         except OSError as error:
             raise RecordError(f"{self.path / ROUNDS}: cannot be written ({error.strerror}); free some room") from None
-        self._rounds.append(ended)
-        for place, each in enumerate(self._rounds):
-            if self.size() <= self._bound:
-                return True
-            if each.verdict is Verdict.PASS and each.kept:
-                shutil.rmtree(self.path / each.run_id, ignore_errors=True)
-                self._rounds[place] = replace(each, kept=False)
-        return self.size() <= self._bound
+        self._sizes[ended.run_id] = _size(self.path / ended.run_id)
+        self._passed += [ended.run_id] if ended.verdict is Verdict.PASS else []
+        while self._passed and sum(self._sizes.values()) > self._bound:
+            oldest = self._passed.pop(0)
+            shutil.rmtree(self.path / oldest, ignore_errors=True)
+            # What could not be dropped still takes room.
+            self._sizes[oldest] = _size(self.path / oldest)
+        return sum(self._sizes.values()) <= self._bound
 
-    def size(self) -> int:
-        """Bytes that the rounds' directories take."""
-        files = (file for each in self._rounds if each.kept for file in (self.path / each.run_id).rglob("*"))
-        return sum(file.stat().st_size for file in files if file.is_file())
 
-    def rounds(self) -> tuple[SoakRound, ...]:
-        """All rounds, oldest first, as they are on disk."""
-        return tuple(self._rounds)
+def _size(folder: Path) -> int:
+    """Bytes that a folder's files take."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def read_rounds(path: Path) -> Iterator[SoakRound]:
