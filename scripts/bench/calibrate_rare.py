@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from calibrate_noise import PER_TOKEN_S
 from power_gate import Kept, NoWatcher
 
-from kvgate.domain.history import RunCompleted
+from kvgate.domain.history import RunCompleted, SignalsRead, When
 from kvgate.domain.judge import judge
 from kvgate.domain.plan import Plan
 from kvgate.domain.probe import Arm
@@ -116,7 +116,11 @@ class EndsAtFail(NoWatcher):
         """The judge's ruling on the first so many groups, as if no more had been asked for."""
         plan = replace(self.plan, groups=self.plan.groups[:groups])
         entries = self.kept.entries[: self._ends[groups]]
-        return judge(plan, RunRecord([*entries, RunCompleted(entries[-1].at)]))
+        at = entries[-1].at
+        # At the end of a run the engines are asked once more, and these hold nothing then.
+        first = [each for each in entries if isinstance(each, SignalsRead) and each.when is When.BEFORE]
+        last = [replace(each, at=at, when=When.AFTER) for each in first]
+        return judge(plan, RunRecord([*entries, *last, RunCompleted(at)]))
 
     def _loads(self) -> tuple[int, int]:
         loads = [deed for node in self.deployment.nodes.values() for deed in node.deeds if deed.external]
