@@ -235,7 +235,9 @@ class PolicyConfig(Section):
         False, description="true to allow a PASS where hits differ from cold runs at lengths at which they must not"
     )
     alpha: Annotated[Real, Field(gt=0.0, lt=0.5)] = Field(
-        0.01, description="error probability of the run-level excess test, for instance 0.01"
+        0.01,
+        description="how often a healthy run may fail by what its groups show together; four tests and every look share "
+        "it, for instance 0.01",
     )
 
     required_sources: list[Source] = Field(
