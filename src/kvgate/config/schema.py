@@ -236,8 +236,8 @@ class PolicyConfig(Section):
     )
     alpha: Annotated[Real, Field(gt=0.0, lt=0.5)] = Field(
         0.01,
-        description="how often a healthy run may fail by what its groups show together; four tests and every look share "
-        "it, for instance 0.01",
+        description="how often a healthy run may fail by what its groups show together; four tests and every look "
+        "share it, for instance 0.01",
     )
 
     required_sources: list[Source] = Field(
