@@ -69,3 +69,9 @@ ODD, EVEN, NOISY = Beside((True, True), False), Beside((False, False), True), Be
 def test_odd_loads_beside_odd_repeats_are_counted_by_group(groups: list[Beside], p_value: float) -> None:
     """Only the first load is as good as a repeat: the second was held against the same hit once more."""
     assert pytest.approx(p_value) == odd_loads_p_value(groups)
+
+
+def test_where_cold_repeats_are_odd_loads_are_counted_by_group_too() -> None:
+    groups = [Beside((True, True), False)] * 3 + [Beside((False, False), False)] * 3
+    assert pytest.approx(1 / 8) == odd_loads_p_value(groups, noisy=True)
+    assert 0.02 > odd_loads_p_value(groups)

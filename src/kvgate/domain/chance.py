@@ -65,19 +65,19 @@ class Beside:
     repeat: bool
 
 
-def odd_loads_p_value(groups: Iterable[Beside]) -> float:
+def odd_loads_p_value(groups: Iterable[Beside], noisy: bool = False) -> float:
     """How probable so many odd loads are if loads are odd as often as repeats of local hits are; 1.0 where none is odd.
 
-    Where no repeat is odd: the largest probability, over all rates at which single answers are odd, of so many odd
-    loads and of repeats that all agree. Else an exact sign test (McNemar) over the groups in which either the first
-    load or the repeat is odd: both are held against the same hit, so that either is as likely if nothing is wrong.
-    Noise that comes in spells is thus counted once a group.
+    Where no repeat is odd, nor a cold one (``noisy``): the largest probability, over all rates at which single answers
+    are odd, of so many odd loads and of repeats that all agree. Else an exact sign test (McNemar) over the groups in
+    which either the first load or the repeat is odd: both are held against the same hit, so that either is as likely if
+    nothing is wrong. Noise that comes in spells is thus counted once a group.
     """
     seen = [each for each in groups if each.loads]
     odd, loads = sum(sum(each.loads) for each in seen), sum(len(each.loads) for each in seen)
     if not odd:
         return 1.0
-    if any(each.repeat for each in seen):
+    if noisy or any(each.repeat for each in seen):
         more = sum(each.loads[0] and not each.repeat for each in seen)
         return sign_p_value(more, sum(each.repeat and not each.loads[0] for each in seen))
     ways = np.array([math.lgamma(loads + 1) - math.lgamma(k + 1) - math.lgamma(loads - k + 1) for k in range(odd)])

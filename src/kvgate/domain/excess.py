@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from kvgate.domain.chance import Beside, odd_loads_p_value
-from kvgate.domain.noise import LOCAL_REPEAT
+from kvgate.domain.noise import COLD_REPEAT, LOCAL_REPEAT
 from kvgate.domain.pairing import GroupView, alike_but_for_the_bytes, proven_comparison, recall_lost_and_won
 from kvgate.domain.plan import PairKind, Plan
 from kvgate.domain.power import excess_p_value, sign_p_value
@@ -73,7 +73,9 @@ def _odd_loads(plan: Plan, level: float, views: tuple[GroupView, ...]) -> RunTes
     A load of the right bytes is one more repeat of that hit, be it ever so noisy.
     """
     found = [each for view in views if (each := _beside(view, plan.policy.envelope_cap_nat)) is not None]
-    p_value = odd_loads_p_value(found)
+    # A state that changes for a while leaves neighbours alike: the repeat that comes after the loads shows it.
+    noisy = any(each.kind == COLD_REPEAT and not each.comparison.exact for view in views for each in view.controls)
+    p_value = odd_loads_p_value(found, noisy)
     odd, made = sum(sum(each.loads) for each in found), sum(len(each.loads) for each in found)
     repeats = f"{sum(each.repeat for each in found)} of {len(found)} repeats are not"
     seen = f"{odd} of {made} loads are not as the local hit is, {repeats}"
