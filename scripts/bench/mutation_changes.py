@@ -23,6 +23,7 @@ MODULES = (
     "divergence",
     "noise",
     "power",
+    "group_view",
     "pairing",
     "doubts",
     "leaks",

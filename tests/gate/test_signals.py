@@ -9,7 +9,7 @@ from kvgate.domain.counters import Counter, Counters, Gauge, Reading, Signal
 from kvgate.domain.history import SignalsRead, When
 from kvgate.domain.reasons import Reason
 from kvgate.domain.record import RunRecord
-from kvgate.domain.signals import held, signals_read, summaries, unreleased, warnings_on
+from kvgate.domain.signals import alerts_on, held, signals_read, summaries, unreleased
 from kvgate.domain.verdict import Verdict
 from kvgate.sim.deployment import Deployment
 from kvgate.sim.dials import Dials
@@ -42,7 +42,7 @@ def told(usage: float = 0.0, running: float = 0.0, waiting: float = 0.0, **count
     ([told(0.95, waiting=1), told(0.99, waiting=3, preemptions=2)], ["kv_usage", "waiting", "preemptions"]),
 ])  # fmt: skip
 def test_what_to_do_is_said_where_it_is_needed_and_nowhere_else(read: list[SignalsRead], named: list[str]) -> None:
-    assert named == [each.name for each in warnings_on("a", read)]
+    assert named == [each.name for each in alerts_on("a", read)]
 
 
 def test_what_an_engine_does_not_tell_is_unknown() -> None:

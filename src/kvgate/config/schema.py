@@ -149,8 +149,8 @@ class GateConfig(Section):
     groups_per_tier: Annotated[Whole, Field(ge=1, le=1000)] = Field(3, description="groups per tier, 1 to 1000")
     more_groups: Annotated[Whole, Field(ge=0, le=1000)] = Field(
         0,
-        description="groups per tier that may be added, in doubling rounds, while the run is undecided (something "
-        "differed once and not again, or loads drift further than their controls, which may be chance), 0 to 1000",
+        description="groups per tier that may be added, in doubling rounds, while the run is undecided (answers "
+        "differ, or the groups together show something, which may be chance), 0 to 1000",
     )
     boundaries: bool = Field(True, description="true or false: also send lengths around block, granule and chunk edges")
     short_control: bool = Field(True, description="true or false: send one group below the hit floor as a control")

@@ -1,6 +1,6 @@
 """Prompts that are sent all at once, to see whether requests get into each other; nothing else is asked of them."""
 
-from kvgate.domain.pairing import GroupView
+from kvgate.domain.group_view import GroupView
 from kvgate.domain.plan import Plan, Purpose
 from kvgate.domain.probe import Arm
 from kvgate.domain.reasons import Problem, Reason

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
+from kvgate.domain.group_view import ALIGNED_PAIRS, GroupView
 from kvgate.domain.noise import COLD_REPEAT, DIRECT_LOCAL, LOCAL_REPEAT, Control, repeats_exact
-from kvgate.domain.pairing import ALIGNED_PAIRS, NOISY_SHARE, GroupView
+from kvgate.domain.pairing import NOISY_SHARE
 from kvgate.domain.plan import Plan
 from kvgate.domain.reasons import Problem, Reason
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from kvgate.domain.chance import Beside, odd_loads_p_value
+from kvgate.domain.group_view import GroupView, proven_comparison
 from kvgate.domain.noise import COLD_REPEAT, LOCAL_REPEAT
-from kvgate.domain.pairing import GroupView, alike_but_for_the_bytes, proven_comparison, recall_lost_and_won
+from kvgate.domain.pairing import alike_but_for_the_bytes, recall_lost_and_won
 from kvgate.domain.plan import PairKind, Plan
 from kvgate.domain.power import excess_p_value, sign_p_value
 from kvgate.domain.probe import Arm
@@ -27,7 +28,7 @@ def run_tests(plan: Plan, groups: list[tuple[PairVerdict, ...]], views: tuple[Gr
     """The tests that a whole run is put to, each at its share of the policy's alpha.
 
     A run that may go on while it is undecided is looked at more than once, so each look has its share, too: whatever
-    the groups have to do with each other, and whenever it stops, a healthy run fails by any of them with at most alpha.
+    the tests have to do with each other, and whenever it stops, a healthy run fails by any of them with at most alpha.
     """
     cold = _pairs(groups, PairKind.EXTERNAL_VS_COLD)
     local = _pairs(groups, PairKind.LOCAL_VS_COLD)

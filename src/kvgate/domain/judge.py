@@ -10,6 +10,7 @@ from kvgate.domain.canaries import leaked, stands_beside, unanswered
 from kvgate.domain.divergence import Comparison
 from kvgate.domain.doubts import doubts
 from kvgate.domain.excess import beyond_chance, run_tests
+from kvgate.domain.group_view import GroupView, answer, view_group
 from kvgate.domain.leaks import with_leaks
 from kvgate.domain.noise import (
     COLD_LOCAL,
@@ -22,15 +23,7 @@ from kvgate.domain.noise import (
 )
 from kvgate.domain.notes import notes_on
 from kvgate.domain.pair_view import PairView
-from kvgate.domain.pairing import (
-    GroupView,
-    alike_but_for_the_bytes,
-    answer,
-    build_view,
-    proves_alignment,
-    strays_of,
-    view_group,
-)
+from kvgate.domain.pairing import alike_but_for_the_bytes, build_view, proves_alignment, strays_of
 from kvgate.domain.plan import ArmStep, PairPlan, Plan, Purpose, length_of
 from kvgate.domain.policy import PolicyName
 from kvgate.domain.power import power_of, too_weak

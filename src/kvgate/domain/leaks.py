@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kvgate.domain.pairing import GroupView
+from kvgate.domain.group_view import GroupView
 from kvgate.domain.plan import Plan, warmup_name
 from kvgate.domain.prompt import NONCE_DIGITS, nonce_of
 from kvgate.domain.standing import repeats_of

@@ -2,7 +2,7 @@
 
 from kvgate.domain.canaries import canary_notes
 from kvgate.domain.deployment import Role
-from kvgate.domain.pairing import GroupView
+from kvgate.domain.group_view import GroupView
 from kvgate.domain.plan import Plan
 from kvgate.domain.pressure import pressure_notes
 from kvgate.domain.reasons import Reason

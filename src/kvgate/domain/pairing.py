@@ -1,17 +1,15 @@
 """Setting up each pair for the decision table: which are exact, against which tolerance, after which controls."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kvgate.domain.chance import TWICE, Loads, shown
 from kvgate.domain.divergence import Comparison, compare
+from kvgate.domain.group_view import ALIGNED_PAIRS, GroupView, answer, computed, proven_comparison
 from kvgate.domain.noise import (
     COLD_EXTERNAL,
     COLD_LOCAL,
-    COLD_REPEAT,
     CROWD_CONTROLS,
     DIRECT_LOCAL,
-    LOCAL_REPEAT,
-    TWO_LEG_REPEAT,
     Control,
     controls_of,
     envelope_for,
@@ -22,81 +20,10 @@ from kvgate.domain.pair_view import PairView
 from kvgate.domain.plan import PairKind, PairPlan, Plan
 from kvgate.domain.probe import Arm, Part
 from kvgate.domain.reasons import Problem, Reason
-from kvgate.domain.record import GroupRecord
-from kvgate.domain.standing import Standing, repeats_of, standing_of
+from kvgate.domain.standing import Standing, repeats_of
 
 # Up to this share of inexact controls a pair may still be exact, but a difference then has to come again bit by bit.
 NOISY_SHARE = 0.1
-# Controls that show at aligned lengths whether a hit must equal a cold run.
-ALIGNED_PAIRS = (COLD_LOCAL, COLD_EXTERNAL)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupView:
-    """One group's arms, weighed once, with its own control comparisons."""
-
-    record: GroupRecord
-    standings: dict[Arm, Standing]
-    repeats: dict[tuple[Arm, ...], tuple[Standing, ...]]
-    controls: tuple[Control, ...]
-    leaks: tuple[str, ...] = ()
-
-    @property
-    def shows_alignment(self) -> bool:
-        """Whether an aligned group shows cold equal to a hit at exactly 0.0, both on their proven paths."""
-        if not self.record.plan.aligned:
-            return False
-        return any(control.kind in ALIGNED_PAIRS and control.comparison.exact for control in self.controls)
-
-
-def view_group(plan: Plan, record: GroupRecord) -> GroupView:
-    """Weigh every arm of a group and compare its controls."""
-    standings: dict[Arm, Standing] = {}
-    for step in record.plan.steps:
-        standing = standing_of(plan, record, step.arm)
-        if standing is not None:
-            standings[step.arm] = standing
-    repeats = {pair.repeats: repeats_of(plan, record, pair.repeats) for pair in record.plan.pairs}
-    return GroupView(record, standings, repeats, _controls(record, standings))
-
-
-def _controls(record: GroupRecord, standings: dict[Arm, Standing]) -> tuple[Control, ...]:
-    kinds: tuple[tuple[str, Arm, Arm], ...] = (
-        (LOCAL_REPEAT, Arm.LOCAL, Arm.LOCAL_REPEAT),
-        (COLD_REPEAT, Arm.COLD, Arm.COLD_REPEAT),
-        (TWO_LEG_REPEAT, Arm.TWO_LEG, Arm.TWO_LEG_REPEAT),
-        (COLD_LOCAL, Arm.COLD, Arm.LOCAL),
-        (DIRECT_LOCAL, Arm.PREFILL_DIRECT, Arm.TWO_LEG if Arm.TWO_LEG in standings else Arm.LOCAL),
-    )
-    if Arm.LOCAL not in standings:
-        kinds = (*kinds, (COLD_EXTERNAL, Arm.COLD, Arm.EXTERNAL))
-    found: list[Control] = []
-    for kind, one, other in kinds:
-        if kind == DIRECT_LOCAL and _computed(record, standings.get(one)) != 1:
-            continue
-        comparison = proven_comparison(standings.get(one), standings.get(other))
-        if comparison is not None:
-            found.append(Control(kind, record.plan.id, comparison))
-    return tuple(found)
-
-
-def _computed(record: GroupRecord, standing: Standing | None) -> int | None:
-    """Prompt tokens that were computed for an answer; a decode engine computes the last one, whatever prefill did."""
-    return record.plan.length - standing.shape if standing is not None and standing.shape is not None else None
-
-
-def proven_comparison(one: Standing | None, other: Standing | None) -> Comparison | None:
-    """Two answers held against each other, if both came by their paths; else None."""
-    if one is None or other is None or not (one.proven and other.proven):
-        return None
-    left, right = answer(one), answer(other)
-    return compare(left, right) if left is not None and right is not None else None
-
-
-def answer(standing: Standing | None) -> Observation | None:
-    """The complete answer of a standing, or None."""
-    observation = standing.observation if standing is not None else None
-    return observation if observation is not None and observation.ok else None
 
 
 def recall(observation: Observation, asked: tuple[str, ...]) -> int:
@@ -126,17 +53,13 @@ def build_view(
     envelope = envelope_for(group.record.plan.id, pair.kind, proven, controls, plan.policy)
     if pair.kind.loads and plan.policy.lossy_bound_nat is not None:
         envelope = replace(envelope, nat=max(envelope.nat, plan.policy.lossy_bound_nat))
-    same_again, crowded, repeated = (
-        _same_again(right, repeats),
-        _among_others(baseline, subject),
-        repeats_exact(controls),
-    )
+    same_again, crowded = _same_again(right, repeats), _among_others(baseline, subject)
+    repeated = repeats_exact(controls)
     too_few = crowded and len(repeated) < CROWD_CONTROLS
     if why_not is None and crowded and comparison is not None and not comparison.exact:
         comes_again = same_again and all(repeated)
         if not comes_again or (too_few and not comparison.within(envelope.nat)):
             why_not = "other requests were in flight, and too little shows that they change nothing"
-    loads = Loads(_odd(group, left, (subject, *repeats)), 1 + same_again, _backed(pair, group, everyone))
     view = PairView(
         plan=pair,
         baseline=baseline,
@@ -151,7 +74,12 @@ def build_view(
         noisy=_noise_share(group, pair, controls) > 0.0 or crowded,
         same_again=same_again,
         too_few=too_few,
-        shown=shown(group.record.plan.id, pair.kind, controls, loads) and not (crowded and (too_few or not same_again)),
+        shown=comparison is not None
+        and not comparison.exact
+        and not (crowded and (too_few or not same_again))
+        and shown(
+            group.record.plan.id, pair.kind, controls, _loads(pair, (group, everyone), left, (subject, *repeats))
+        ),
         envelope=envelope,
         broken_off=_broken_off(group),
         leaks=group.leaks,
@@ -208,12 +136,18 @@ def _same_again(right: Observation | None, repeats: tuple[Standing, ...]) -> int
     return sum(1 for each in answers if right is not None and each is not None and compare(right, each).exact)
 
 
-def _odd(group: GroupView, left: Observation | None, loads: tuple[Standing | None, ...]) -> tuple[bool, ...]:
-    """Of the subject and its repeats, in the order they were sent, whether each is not bit-equal to the baseline."""
-    order = [step.arm for step in group.record.plan.steps]
-    sent = sorted(filter(None, loads), key=lambda each: (order.index(each.arm), each.number))
+def _loads(
+    pair: PairPlan,
+    groups: tuple[GroupView, tuple[GroupView, ...]],
+    left: Observation | None,
+    subjects: tuple[Standing | None, ...],
+) -> Loads:
+    """The subject and its repeats, in the order they were sent, against the baseline's answer."""
+    order = [step.arm for step in groups[0].record.plan.steps]
+    sent = sorted(filter(None, subjects), key=lambda each: (order.index(each.arm), each.number))
     seen = [answer(each) for each in sent]
-    return tuple(not compare(left, each).exact for each in seen if left is not None and each is not None)
+    odd = tuple(not compare(left, each).exact for each in seen if left is not None and each is not None)
+    return Loads(odd, 1 + _same_again(answer(subjects[0]), tuple(filter(None, subjects[1:]))), _backed(pair, *groups))
 
 
 def _backed(pair: PairPlan, group: GroupView, everyone: tuple[GroupView, ...]) -> bool | None:
@@ -308,7 +242,7 @@ def _why_another_shape(
         if baseline.shape is None or baseline.shape != subject.shape:
             return f"hit lengths differ: baseline {baseline.shape}, subject {subject.shape}"
         if pair.kind is PairKind.TRANSFER_VS_DIRECT:
-            alone = _computed(group.record, baseline)
+            alone = computed(group.record, baseline)
             if alone != 1:
                 return f"decode computes the last prompt token by itself, prefill alone {alone} at once"
             if plan.deployment.alike or _most_exact(DIRECT_LOCAL, everyone, group):

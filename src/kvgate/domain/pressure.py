@@ -1,7 +1,7 @@
 """Requests that are in flight beside those of the groups: whether they were there, and what became of them."""
 
+from kvgate.domain.group_view import GroupView
 from kvgate.domain.observation import BROKEN_OFF, Observation
-from kvgate.domain.pairing import GroupView
 from kvgate.domain.plan import Plan, Purpose
 from kvgate.domain.probe import Arm
 from kvgate.domain.reasons import Problem, Reason

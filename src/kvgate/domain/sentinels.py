@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from kvgate.domain.canaries import stands_beside
 from kvgate.domain.divergence import Comparison, compare
+from kvgate.domain.group_view import GroupView
 from kvgate.domain.observation import Observation
-from kvgate.domain.pairing import GroupView
 from kvgate.domain.plan import GroupPlan, Plan, Purpose
 from kvgate.domain.probe import Arm
 from kvgate.domain.reasons import Problem, Reason

@@ -27,7 +27,7 @@ def undecided(ruling: RunVerdict) -> Problem | None:
         return None
     unstable = next((group for group in counted if _first(group, Reason.UNSTABLE)), None)
     if unstable is not None:
-        return Problem(Reason.UNSTABLE, f"group {unstable.id} differed once and not again")
+        return Problem(Reason.UNSTABLE, f"in group {unstable.id} answers differ, which may be chance")
     told = min((test for test in ruling.tests if test.worth), key=lambda test: test.p_value, default=None)
     if told is not None and told.p_value < SUSPICIOUS:
         return Problem(Reason.EXCESS_DIVERGENCE, f"{told.seen} (p = {told.p_value:.2g}), which may be chance")

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kvgate.domain.counters import Counter, Counters, Gauge, Signal
+from kvgate.domain.group_view import GroupView
 from kvgate.domain.history import SignalsRead, When
-from kvgate.domain.pairing import GroupView
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.record import RunRecord
 from kvgate.domain.ruling import SignalSummary
@@ -21,7 +21,7 @@ SAME_SHARE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Warning:  # noqa: A001 - the word for it
+class Alert:
     """Something to tell the operator: what is seen, under a name that is told once, and what to do."""
 
     name: str
@@ -49,27 +49,27 @@ def value_of(gauges: Iterable[Gauge], signal: Signal) -> float | None:
     return max(values) if signal is Signal.KV_USAGE else sum(values)
 
 
-def warnings_on(endpoint: str, read: Sequence[SignalsRead]) -> tuple[Warning, ...]:
+def alerts_on(endpoint: str, read: Sequence[SignalsRead]) -> tuple[Alert, ...]:
     """What the readings of one endpoint so far, oldest first, ask an operator to do. Looks at the ends of them only."""
     return tuple(each for each in (rule(endpoint, read) for rule in _RULES) if each is not None)
 
 
-def _cache_is_full(endpoint: str, read: Sequence[SignalsRead]) -> Warning | None:
+def _cache_is_full(endpoint: str, read: Sequence[SignalsRead]) -> Alert | None:
     last = _last(read, Signal.KV_USAGE)
     if last is None or min(last) <= NEARLY_FULL:
         return None
-    return Warning(
+    return Alert(
         "kv_usage",
         f"{endpoint}: requests hold {100 * last[-1]:.0f}% of the KV cache",
         "add offload, or lower max-model-len or the concurrency; what is evicted meanwhile makes hits fail",
     )
 
 
-def _requests_wait(endpoint: str, read: Sequence[SignalsRead]) -> Warning | None:
+def _requests_wait(endpoint: str, read: Sequence[SignalsRead]) -> Alert | None:
     last = _last(read, Signal.WAITING)
     if last is None or min(last) <= 0:
         return None
-    return Warning(
+    return Alert(
         "waiting",
         f"{endpoint}: {last[-1]:g} requests wait for the engine",
         "times to the first token hold that wait; lower the concurrency, or max-num-batched-tokens for long prefills",
@@ -82,22 +82,22 @@ def _last(read: Sequence[SignalsRead], signal: Signal) -> list[float] | None:
     return values if len(values) == IN_A_ROW else None
 
 
-def _preempted(endpoint: str, read: Sequence[SignalsRead]) -> Warning | None:
+def _preempted(endpoint: str, read: Sequence[SignalsRead]) -> Alert | None:
     count = _moved(read[0].preemptions, read[-1].preemptions)
     if not count:
         return None
-    return Warning(
+    return Alert(
         "preemptions",
         f"{endpoint}: {count} requests were preempted",
         "the KV cache is too small for what runs at once: lower the concurrency, or add offload",
     )
 
 
-def _loads_fail(endpoint: str, read: Sequence[SignalsRead]) -> Warning | None:
+def _loads_fail(endpoint: str, read: Sequence[SignalsRead]) -> Alert | None:
     count = _moved(read[0].failed_loads, read[-1].failed_loads)
     if not count:
         return None
-    return Warning(
+    return Alert(
         "failed_loads",
         f"{endpoint}: {count} keys could not be loaded from the pool",
         "read the engine's log and the pool's; until loads work, keep the pool off",
@@ -132,12 +132,12 @@ def summaries(run: RunRecord) -> tuple[SignalSummary, ...]:
     return tuple(found)
 
 
-def _worst_of_each(endpoint: str, read: list[SignalsRead]) -> Iterable[Warning]:
-    """Each kind of warning as it was told last."""
-    found: dict[str, Warning] = {}
+def _worst_of_each(endpoint: str, read: list[SignalsRead]) -> Iterable[Alert]:
+    """Each kind of alert as it was told last."""
+    found: dict[str, Alert] = {}
     for end in range(1, len(read) + 1):
         recent = [read[0], *read[max(1, end - IN_A_ROW) : end]]
-        found |= {each.name: each for each in warnings_on(endpoint, recent)}
+        found |= {each.name: each for each in alerts_on(endpoint, recent)}
     return found.values()
 
 

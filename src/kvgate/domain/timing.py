@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from kvgate.domain.group_view import GroupView
 from kvgate.domain.observation import Observation
-from kvgate.domain.pairing import GroupView
 from kvgate.domain.plan import Plan, Purpose
 from kvgate.domain.probe import Arm, Path
 from kvgate.domain.ruling import PathTiming, Spread

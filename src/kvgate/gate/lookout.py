@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kvgate.domain.history import SignalsRead, When
 from kvgate.domain.plan import Plan
 from kvgate.domain.probe import Arm, Path
-from kvgate.domain.signals import IN_A_ROW, held, signals_read, warnings_on
+from kvgate.domain.signals import IN_A_ROW, alerts_on, held, signals_read
 from kvgate.gate.line import Line
 from kvgate.ports import Clock, Engine, Watcher
 
@@ -85,7 +85,7 @@ class Lookout:
         self.line.note(seen)
         read = self._read.setdefault(seen.endpoint, [])
         read.append(seen)
-        for each in warnings_on(seen.endpoint, read):
+        for each in alerts_on(seen.endpoint, read):
             if (seen.endpoint, each.name) not in self._told:
                 self._told.add((seen.endpoint, each.name))
                 self.watcher.said(f"{each.seen}: {each.action}")
