@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from kvgate.domain.observation import Observation
 from kvgate.domain.policy import Policy, PolicyName
 from kvgate.domain.probe import Arm
-from tests.domain.judging import NOISY, OTHER, SUBJECTS, both, near_tie
+from tests.domain.judging import OTHER, SUBJECTS, both, near_tie
 from tests.domain.making import (
     ARMS,
     LENGTH,
@@ -218,76 +217,6 @@ LENGTHS = (
     ),
 )
 
-ONCE: Answers = {Arm.EXTERNAL: answer(shift=0.02)}
-UNLIKE: Answers = {Arm.EXTERNAL: answer(shift=0.02), Arm.EXTERNAL_REPEAT: answer(shift=0.03)}
-SAME, OTHERWISE = answer(shift=0.02), answer()
-
-
-def thrice(each: Observation) -> Given:
-    """Three loads with this answer."""
-    return {Arm.EXTERNAL: each, Arm.EXTERNAL_REPEAT: [each, each]}
-
-
-TWO_OF_THREE: Given = {Arm.EXTERNAL: SAME, Arm.EXTERNAL_REPEAT: [OTHERWISE, SAME]}
-THREE_OF_FOUR: Given = {Arm.EXTERNAL: SAME, Arm.EXTERNAL_REPEAT: [OTHERWISE, SAME, SAME]}
-UNLIKE_THREE: Given = {Arm.EXTERNAL: SAME, Arm.EXTERNAL_REPEAT: [answer(shift=0.03), answer(shift=0.04)]}
-FLIP_ONCE: Answers = {Arm.EXTERNAL: answer(OTHER)}
-NOISE = (
-    neighbours("a little noise about, drift once", "INCONCLUSIVE UNSTABLE", ONCE, NOISY, *[QUIET] * 9),
-    neighbours("a little noise about, unlike drifts", "INCONCLUSIVE UNSTABLE", UNLIKE, NOISY, *[QUIET] * 9),
-    neighbours(
-        "a little noise about, drift twice", "INCONCLUSIVE UNSTABLE", both(answer(shift=0.02)), NOISY, *[QUIET] * 9
-    ),
-    neighbours(
-        "a little noise about, drift three times", "FAIL DRIFT", thrice(answer(shift=0.02)), NOISY, *[QUIET] * 9
-    ),
-    neighbours("no noise about, drift twice of two", "FAIL DRIFT", both(answer(shift=0.02)), QUIET),
-    neighbours("no noise about, drift once of two", "INCONCLUSIVE UNSTABLE", ONCE, *[QUIET] * 9),
-    neighbours("no noise about, drift in two of three", "INCONCLUSIVE UNSTABLE", TWO_OF_THREE, QUIET),
-    neighbours("no noise about, drift in three of four", "FAIL DRIFT", THREE_OF_FOUR, QUIET),
-    neighbours("no noise about, three unlike drifts", "FAIL DRIFT", UNLIKE_THREE, QUIET),
-    neighbours("a little noise about, other tokens once", "INCONCLUSIVE UNSTABLE", FLIP_ONCE, NOISY, *[QUIET] * 9),
-    neighbours(
-        "a little noise about, other tokens once, strict",
-        "FAIL TOKENS_DIFFER",
-        FLIP_ONCE,
-        NOISY,
-        *[QUIET] * 9,
-        policy=STRICT,
-    ),
-    neighbours(
-        "a little noise about, drift once, strict", "INCONCLUSIVE UNSTABLE", ONCE, NOISY, *[QUIET] * 9, policy=STRICT
-    ),
-    neighbours("a little noise about, other tokens twice", "FAIL DIVERGED", both(answer(OTHER)), NOISY, *[QUIET] * 9),
-    neighbours("a little more than a little noise about", "PASS", both(answer(shift=0.02)), NOISY, *[QUIET] * 8),
-    neighbours("much noise about", "PASS", both(answer(shift=0.02)), NOISY, QUIET, QUIET),
-    neighbours(
-        "much noise about, of cold runs only",
-        "INCONCLUSIVE UNSTABLE",
-        both(answer(shift=0.02)),
-        *[{Arm.COLD_REPEAT: answer(shift=0.02)}] * 3,
-    ),
-    neighbours(
-        "much noise about, of cold runs only, and the same drift three times",
-        "FAIL DRIFT",
-        thrice(answer(shift=0.02)),
-        *[{Arm.COLD_REPEAT: answer(shift=0.02)}] * 3,
-    ),
-    neighbours(
-        "much noise about, of cold runs only, and its own among them",
-        "INCONCLUSIVE UNSTABLE",
-        {**thrice(answer(shift=0.02)), Arm.COLD_REPEAT: answer(shift=0.02)},
-        *[{Arm.COLD_REPEAT: answer(shift=0.02)}] * 3,
-    ),
-    neighbours(
-        "much noise about, of cold runs only, and three unlike drifts",
-        "INCONCLUSIVE UNSTABLE",
-        {Arm.EXTERNAL: answer(shift=0.01), Arm.EXTERNAL_REPEAT: [answer(shift=0.02), answer(shift=0.03)]},
-        *[{Arm.COLD_REPEAT: answer(shift=0.02)}] * 3,
-    ),
-    neighbours("its own noise is not the others'", "FAIL DRIFT", both(answer(shift=0.02)), QUIET, QUIET),
-)
-
 
 def loud(shift: float) -> Answers:
     return {Arm.LOCAL_REPEAT: answer(shift=-shift)}
@@ -410,7 +339,6 @@ CASES: tuple[Case, ...] = (
     *MIXED,
     *UNEQUAL,
     *LENGTHS,
-    *NOISE,
     *ENVELOPE,
     *UNPROVEN_SUBJECT,
 )

@@ -41,7 +41,11 @@ IMPORTANT = (
     r"^divergence:_drift: .* -> (True|False)$",
     r"^divergence:_apart: ",
     # what makes a pair exact, and what its controls are
-    r"^pairing:_(why_not_exact|why_another_shape|proven_comparison): .* -> False$",
+    r"^pairing:_(why_not_exact|why_another_shape): .* -> False$",
+    r"^group_view:proven_comparison: .* -> False$",
+    # when chance explains a small difference
+    r"^chance:shown: .* -> (True|False)$",
+    r"^pairing:_backed: .* -> (True|False)$",
     r"^pairing:proves_alignment: ",
     r"^pairing:NOISY_SHARE: ",
     r"^noise:envelope_for: .* -> (True|False)$",
@@ -77,6 +81,8 @@ def test_no_important_change_goes_unnoticed_and_no_change_is_noticed_where_there
     assert {"survived"} == {each["fate"] for each in controls}
     mutants = [each for each in results if each["scope"] != "control"]
     assert len(mutants) > 200
+    idle = [pattern for pattern in IMPORTANT if not any(re.search(pattern, each["name"]) for each in mutants)]
+    assert [] == idle, "what a pattern names has another name now"
     assert [] == [each["name"] for each in mutants if each["fate"] == "survived"]
 
 

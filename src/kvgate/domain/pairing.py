@@ -6,8 +6,6 @@ from kvgate.domain.chance import TWICE, Loads, shown
 from kvgate.domain.divergence import Comparison, compare
 from kvgate.domain.group_view import ALIGNED_PAIRS, GroupView, answer, computed, proven_comparison
 from kvgate.domain.noise import (
-    COLD_EXTERNAL,
-    COLD_LOCAL,
     CROWD_CONTROLS,
     DIRECT_LOCAL,
     Control,
@@ -160,17 +158,12 @@ def _backed(pair: PairPlan, group: GroupView, everyone: tuple[GroupView, ...]) -
         return False
     if pair.baseline not in (Arm.LOCAL, Arm.COLD):
         return None
-    beside = [kind for kind, arms in _BACKING if pair.subject not in arms]
-    seen = [each.comparison.exact for each in group.controls if each.kind in beside]
+    seen = [each.comparison.exact for each in group.controls if each.kind in ALIGNED_PAIRS]
     if any(seen):
         return True
     if pair.baseline is Arm.COLD:
         return None if any(_stands_alone(pair, each) for each in everyone if each is not group) else False
     return False if seen and _must_agree(group, everyone) else None
-
-
-# Controls that hold a cold run against another path, and the arms that are no witness for it where they are accused.
-_BACKING = ((COLD_LOCAL, (Arm.LOCAL,)), (COLD_EXTERNAL, (Arm.EXTERNAL, Arm.EXTERNAL_REPEAT)))
 
 
 def _must_agree(group: GroupView, everyone: tuple[GroupView, ...]) -> bool:
