@@ -6,17 +6,16 @@
 The report is a pure function of the two. Secrets never get here.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from kvgate.domain.measured import MeasureEntry, MeasurePlan
-from kvgate.errors import ConfigError, RecordError
-from kvgate.store.run_directory import format_of, unwritable, write_whole
+from kvgate.errors import ConfigError
+from kvgate.store.records import Lines, read_document, read_lines, write_whole
 
 FORMAT = "kvgate.measure/1"
 MEASURE, REQUESTS = "measure.json", "requests.jsonl"
@@ -45,7 +44,7 @@ class MeasureDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._requests = (path / REQUESTS).open("ab", buffering=0)
+        self._requests = Lines(path / REQUESTS)
 
     @classmethod
     def create(cls, parent: Path, manifest: MeasureManifest) -> "MeasureDirectory":
@@ -63,57 +62,18 @@ class MeasureDirectory:
 
     def append(self, entry: MeasureEntry) -> None:
         """Write one entry; it has left the process when this returns. Raises RecordError if it cannot be written."""
-        try:
-            self._requests.write(_WRITERS[type(entry)].to_json(entry) + b"\n")
-        except OSError as error:
-            raise unwritable(self.path / REQUESTS, error) from None
+        self._requests.add(_WRITERS[type(entry)].to_json(entry))
 
     def close(self) -> None:
         """Close the record, after making sure it is on disk."""
-        try:
-            os.fsync(self._requests.fileno())
-            self._requests.close()
-        except OSError as error:
-            raise unwritable(self.path / REQUESTS, error) from None
+        self._requests.close()
 
 
 def read_measure(path: Path) -> MeasureManifest:
     """What was decided before a measurement. Raises RecordError."""
-    file = path / MEASURE
-    try:
-        content = file.read_bytes()
-    except FileNotFoundError:
-        kind = "is no measurement" if path.is_dir() else "does not exist"
-        raise RecordError(f"{path}: {kind} (no {MEASURE}); give a directory that `kvgate measure` made") from None
-    except OSError as error:
-        raise RecordError(f"{file}: cannot be read ({error.strerror}); give a directory you may read") from None
-    try:
-        return _MANIFEST.validate_json(content)
-    except ValidationError as error:
-        found = format_of(content)
-        if found is not None and found != FORMAT:
-            raise RecordError(f"{file}: has format {found!r}, this kvgate reads {FORMAT!r}") from None
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise RecordError(f"{file}: not a measurement of this version: {where}: {first['msg']}") from None
+    return read_document(path / MEASURE, _MANIFEST, FORMAT, ("measurement", "measurement", "kvgate measure"))
 
 
 def read_requests(path: Path) -> Iterator[MeasureEntry]:
-    """The entries of a measurement, oldest first. A last line cut off by a kill is passed over.
-
-    Raises RecordError for a broken line anywhere else.
-    """
-    file = path / REQUESTS
-    try:
-        handle = file.open("rb")
-    except OSError as error:
-        raise RecordError(f"{file}: cannot be read ({error.strerror}); it holds what was sent and heard") from None
-    with handle:
-        for number, line in enumerate(handle, start=1):
-            try:
-                yield _ENTRY.validate_json(line)
-            except ValidationError as error:
-                if not line.endswith(b"\n"):
-                    return
-                first = error.errors(include_url=False)[0]
-                raise RecordError(f"{file}:{number}: not an entry of a measurement: {first['msg']}") from None
+    """The entries of a measurement, oldest first; a last line cut off by a kill is passed over. Raises RecordError."""
+    return read_lines(path / REQUESTS, _ENTRY, "an entry of a measurement")

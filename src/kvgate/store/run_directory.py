@@ -8,21 +8,18 @@
 Secrets never get here: the plan holds the name of the environment variable, not its value.
 """
 
-import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
-from kvgate.domain.history import (
-    Entry,
-)
+from kvgate.domain.history import Entry
 from kvgate.domain.plan import Plan
 from kvgate.domain.ruling import RunVerdict
-from kvgate.errors import ConfigError, RecordError
+from kvgate.errors import ConfigError
+from kvgate.store.records import Lines, read_document, read_lines, unwritable, write_whole
 
 FORMAT = "kvgate.run/1"
 MANIFEST, HISTORY, VERDICT, PROMPTS = "manifest.json", "history.jsonl", "verdict.json", "prompts"
@@ -59,7 +56,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._history = (path / HISTORY).open("ab", buffering=0)
+        self._history = Lines(path / HISTORY)
 
     @classmethod
     def create(cls, parent: Path, manifest: Manifest) -> "RunDirectory":
@@ -77,10 +74,7 @@ class RunDirectory:
 
     def append(self, entry: Entry) -> None:
         """Write one entry; it has left the process when this returns. Raises RecordError if it cannot be written."""
-        try:
-            self._history.write(_WRITERS[type(entry)].to_json(entry) + b"\n")
-        except OSError as error:
-            raise unwritable(self.path / HISTORY, error) from None
+        self._history.add(_WRITERS[type(entry)].to_json(entry))
 
     def keep_prompt(self, group: str, encoded: bytes) -> str:
         """Write a group's prompt IDs, a JSON list, to be sent by hand or read by a hook; returns the path."""
@@ -94,11 +88,7 @@ class RunDirectory:
 
     def close(self) -> None:
         """Close the history, after making sure it is on disk."""
-        try:
-            os.fsync(self._history.fileno())
-            self._history.close()
-        except OSError as error:
-            raise unwritable(self.path / HISTORY, error) from None
+        self._history.close()
 
 
 def verdict_bytes(verdict: RunVerdict) -> bytes:
@@ -116,63 +106,9 @@ def write_verdict(path: Path, verdict: RunVerdict) -> None:
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest of a run directory. Raises RecordError."""
-    file = path / MANIFEST
-    try:
-        content = file.read_bytes()
-    except FileNotFoundError:
-        kind = "is no run directory" if path.is_dir() else "does not exist"
-        raise RecordError(f"{path}: {kind} (no {MANIFEST}); give a directory that `kvgate run` made") from None
-    except OSError as error:
-        raise RecordError(f"{file}: cannot be read ({error.strerror})") from None
-    try:
-        return _MANIFEST.validate_json(content)
-    except ValidationError as error:
-        found = format_of(content)
-        if found is not None and found != FORMAT:
-            raise RecordError(f"{file}: the run has format {found!r}, this kvgate reads {FORMAT!r}") from None
-        first = error.errors(include_url=False)[0]
-        where = "".join(f"{part}: " for part in [".".join(map(str, first["loc"]))] if part)
-        raise RecordError(f"{file}: not a manifest of this version: {where}{first['msg']}") from None
+    return read_document(path / MANIFEST, _MANIFEST, FORMAT, ("run directory", "manifest", "kvgate run"))
 
 
 def read_history(path: Path) -> Iterator[Entry]:
-    """The entries of a run directory, oldest first. A last line cut off by a kill is passed over.
-
-    Raises RecordError for a broken line anywhere else.
-    """
-    file = path / HISTORY
-    try:
-        handle = file.open("rb")
-    except OSError as error:
-        raise RecordError(f"{file}: cannot be read ({error.strerror})") from None
-    with handle:
-        for number, line in enumerate(handle, start=1):
-            try:
-                yield _ENTRY.validate_json(line)
-            except ValidationError as error:
-                if not line.endswith(b"\n"):
-                    return
-                first = error.errors(include_url=False)[0]
-                raise RecordError(f"{file}:{number}: not a history entry: {first['msg']}") from None
-
-
-def unwritable(file: Path, error: OSError) -> RecordError:
-    """What to raise where a record cannot be written any further."""
-    return RecordError(f"{file}: cannot be written ({error.strerror}); what came before is kept and can be judged")
-
-
-def format_of(content: bytes) -> str | None:
-    """The format that a JSON document says it has, None if it says none."""
-    try:
-        value = json.loads(content)
-    except ValueError:
-        return None
-    found = value.get("format") if isinstance(value, dict) else None
-    return str(found) if found is not None else None
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a whole file or nothing."""
-    partial = path.with_suffix(path.suffix + ".partial")
-    partial.write_bytes(content)
-    partial.replace(path)
+    """The entries of a run directory, oldest first; a last line that was cut off is passed over. Raises RecordError."""
+    return read_lines(path / HISTORY, _ENTRY, "a history entry")

@@ -4,17 +4,17 @@ soak.jsonl       one round a line, flushed as it ends; never shortened
 RUN/             a round's run directory, complete; those that passed are dropped, oldest first, above the bound
 """
 
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from kvgate.domain.soak import SoakRound
 from kvgate.domain.verdict import Verdict
-from kvgate.errors import ConfigError, RecordError
+from kvgate.errors import ConfigError
+from kvgate.store.records import Lines, read_lines
 
 ROUNDS = "soak.jsonl"
 _ROUND: TypeAdapter[SoakRound] = TypeAdapter(SoakRound)
@@ -47,13 +47,9 @@ class SoakDirectory:
 
         Raises RecordError if the round cannot be written down.
         """
-        try:
-            with (self.path / ROUNDS).open("ab") as lines:
-                lines.write(_ROUND.dump_json(ended) + b"\n")
-                lines.flush()
-                os.fsync(lines.fileno())
-        except OSError as error:
-            raise RecordError(f"{self.path / ROUNDS}: cannot be written ({error.strerror}); free some room") from None
+        lines = Lines(self.path / ROUNDS)
+        lines.add(_ROUND.dump_json(ended))
+        lines.close()
         self._sizes[ended.run_id] = _size(self.path / ended.run_id)
         self._passed += [ended.run_id] if ended.verdict is Verdict.PASS else []
         while self._passed and sum(self._sizes.values()) > self._bound:
@@ -70,21 +66,6 @@ def _size(folder: Path) -> int:
 
 
 def read_rounds(path: Path) -> Iterator[SoakRound]:
-    """The rounds of a soak, oldest first; a last line that was cut off is passed over. Raises RecordError."""
-    file = path / ROUNDS
-    try:
-        lines = file.read_bytes().split(b"\n")
-    except OSError as error:
-        raise RecordError(
-            f"{file}: cannot be read ({error.strerror}); give a directory that `kvgate soak` made"
-        ) from None
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        try:
-            found = _ROUND.validate_json(line)
-        except ValidationError:
-            if number == len(lines):
-                return
-            raise RecordError(f"{file}:{number}: is no round of a soak; the file was edited or damaged") from None
+    """The rounds of a soak, oldest first; a last line cut off by a kill is passed over. Raises RecordError."""
+    for found in read_lines(path / ROUNDS, _ROUND, "a round of a soak"):
         yield replace(found, kept=(path / found.run_id).is_dir())
