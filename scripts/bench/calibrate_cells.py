@@ -88,12 +88,7 @@ class Seen:
 def alarm_trials(levels: Iterable[Level], runs: int) -> list[Trial]:
     """Full runs on healthy engines, seed by seed, so that what was measured until an interruption is of all levels."""
     every = list(levels)
-    return [
-        Trial(ALARMS, HEALTHY, level.name, FIRST_CLEAN_SEED + number)
-        for number in range(runs)
-        for level in every
-        if not level.few or number < max(1, runs // 3)
-    ]
+    return [Trial(ALARMS, HEALTHY, level.name, FIRST_CLEAN_SEED + number) for number in range(runs) for level in every]
 
 
 def class_trials(faults: Iterable[Fault], levels: Iterable[Level], seeds: int) -> list[Trial]:

@@ -15,10 +15,7 @@ BESIDE = (1, 2, 4, 8, 16, 32)
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level of one kind of noise. ``lengths`` '' leaves them as they are; ``beside`` is how many run beside.
-
-    With ``few``, a third of the runs will do: what comes of it is no matter of one in a hundred.
-    """
+    """A level of one kind of noise. ``lengths`` '' leaves them as they are; ``beside`` is how many run beside."""
 
     name: str
     kind: str
@@ -26,7 +23,6 @@ class Level:
     dials: Dials = QUIET_DIALS
     lengths: str = ""
     beside: int = 0
-    few: bool = False
 
     @property
     def sentence(self) -> str:
@@ -68,7 +64,7 @@ def _request(percent: int) -> Level:
 def _span(percent: int, agree: bool = False) -> Level:
     dials = Dials(run_flips=percent / 100, run_span=SPAN, spans_agree=agree)
     name, kind = (f"state-{percent}", STATES) if agree else (f"span-{percent}", SPANS)
-    return Level(name, kind, percent / 100, dials, few=agree)
+    return Level(name, kind, percent / 100, dials)
 
 
 def _batch(nat: float, beside: int) -> Level:
@@ -83,8 +79,8 @@ LEVELS: tuple[Level, ...] = (
     Level("quiet", QUIET, 0.0),
     *map(_prompt, (0, 5, 15, 30, 45)),
     *map(_request, (1, 5, 15, 30, 45)),
-    *map(_span, (5, 15, 45)),
-    *(_span(percent, agree=True) for percent in (15, 45)),
+    *map(_span, (5, 15, 30, 45)),
+    *(_span(percent, agree=True) for percent in (5, 15, 30, 45)),
     *(_batch(BATCH_NAT, beside) for beside in BESIDE),
     *(_batch(0.0, beside) for beside in (1, 32)),
 )
