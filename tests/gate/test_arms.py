@@ -52,12 +52,26 @@ def gated(
     return run_async(_gated, folder, fault, arms or [*USUAL, *LATER], change, made)
 
 
-async def ruled(folder: Path, content: dict[str, Any]) -> tuple[Plan, RunVerdict]:
+class Heard(ProgressWatcher):
+    """Keeps what is said, and shows nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.heard: list[str] = []
+
+    def said(self, text: str) -> None:
+        """Something worth a line happened."""
+        self.heard.append(text)
+
+
+async def ruled(
+    folder: Path, content: dict[str, Any], watcher: ProgressWatcher | None = None
+) -> tuple[Plan, RunVerdict]:
     """Plan and ruling of a run with this configuration, which is kept in the folder."""
     path = folder / "gate.yaml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     config, digest = load_config_with_digest(path)
-    run, _ = await carry_out(config, (path, digest), None, ProgressWatcher(quiet=True))
+    run, _ = await carry_out(config, (path, digest), None, watcher or ProgressWatcher(quiet=True))
     plan = read_manifest(run).plan
     return plan, judge(plan, RunRecord(read_history(run)))
 
@@ -67,6 +81,7 @@ async def _gated(
 ) -> tuple[Plan, RunVerdict]:
     folder.mkdir(exist_ok=True)
     preset, tier, reference = made.pop("preset", "dense"), made.pop("tier", 531), made.pop("reference", None)
+    watcher = made.pop("watcher", None)
     deployment = make_deployment(scaled(PRESETS[preset], 16), fault=fault, **made)
     other = make_deployment(scaled(PRESETS[preset], 16), memory=Memory(make_weights(reference or 0)))
     async with serving(deployment) as urls, serving(other) as others:
@@ -76,7 +91,7 @@ async def _gated(
             apart = {"name": "apart", "role": "reference", "url": others["engine"]}
             content["deployment"]["endpoints"].append(apart)
         change(deployment, content, urls)
-        return await ruled(folder, content)
+        return await ruled(folder, content, watcher)
 
 
 def arms_of(ruling: RunVerdict) -> dict[Arm, ArmSummary]:

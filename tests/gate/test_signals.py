@@ -1,5 +1,6 @@
 """What engines tell while a run lasts: what to do is said at once, and an engine that does not let go is no PASS."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from kvgate.domain.verdict import Verdict
 from kvgate.sim.deployment import Deployment
 from kvgate.sim.dials import Dials
 from kvgate.sim.topology import Topology
-from tests.gate.test_arms import USUAL, gated
+from tests.gate.test_arms import USUAL, Heard, gated
 from tests.gate.test_pressure import PACE, entries, pressed
 
 
@@ -103,6 +104,35 @@ def test_an_engine_that_keeps_what_its_clients_left_is_no_pass(
     assert (signals.most_running or 0) >= 2, "the others in flight were seen"
     if verdict is not Verdict.PASS:
         assert Reason.NOT_RELEASED is ruling.reasons[0].reason
+
+
+def test_an_engine_that_lets_go_late_is_waited_for(tmp_path: Path) -> None:
+    heard = Heard()
+
+    def change(deployment: Deployment, content: dict[str, Any], urls: dict[str, str]) -> None:
+        pressed(3, cancel_share=0.5)(deployment, content, urls)
+        content["limits"]["release_s"] = 30
+
+    dials = dataclasses.replace(PACE, lets_go_after_s=1.0)
+    _, ruling = gated(tmp_path, arms=USUAL, dials=dials, change=change, watcher=heard)
+    assert Verdict.PASS is ruling.verdict, ruling.reasons
+    assert [True] == [each.released for each in ruling.signals]
+    assert [line for line in heard.heard if line.startswith("waiting for engine to let go (requests running: ")], (
+        heard.heard
+    )
+
+
+@pytest.mark.parametrize(("fault", "count"), [("preempted", 1), ("healthy", 0)])
+def test_what_to_do_is_said_once_while_the_run_lasts(fault: str, count: int, tmp_path: Path) -> None:
+    heard = Heard()
+
+    def change(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
+        content["limits"]["watch_s"] = 0.01
+
+    _, ruling = gated(tmp_path, fault, USUAL, change=change, dials=Dials(latency_s=0.05), watcher=heard)
+    said = [line for line in heard.heard if "were preempted: the KV cache is too small for what runs at once" in line]
+    assert count == len(said), heard.heard
+    assert count == len([action for each in ruling.signals for action in each.actions])
 
 
 def test_nobody_looks_while_nothing_is_to_be_looked_at(tmp_path: Path) -> None:

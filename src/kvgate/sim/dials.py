@@ -28,7 +28,8 @@ class Dials:
     Engines write their logs into ``log_folder``, if there is one; with ``log_denies_loads`` they say that nothing is to
     be loaded, whatever is. With ``tells_split`` a reply tells how many cached tokens were the engine's own and how many
     came from outside; with ``foreign`` somebody else uses the engine all the time. ``pool_bytes`` is what the pool
-    holds before it drops the oldest, 0 for no bound.
+    holds before it drops the oldest, 0 for no bound. Of a request whose client has gone away the engine lets go after
+    ``lets_go_after_s``.
     """
 
     flip_share: float = 0.0
@@ -56,6 +57,7 @@ class Dials:
     tells_split: bool = False
     foreign: bool = False
     pool_bytes: int = 0
+    lets_go_after_s: float = 0.0
 
 
 QUIET = Dials()

@@ -184,6 +184,9 @@ class Surface:
         finally:
             self._in_flight -= 1
 
+    def _let_go(self) -> None:
+        self.node.memory.kept -= 1
+
     def _left(self) -> None:
         self._in_flight -= 1
 
@@ -191,7 +194,10 @@ class Surface:
         """A client has gone away."""
         memory = self.node.memory
         memory.cancelled = True
-        memory.kept += self.node.fault == "not_released"
+        lets_go_after_s = self.node.dials.lets_go_after_s
+        memory.kept += self.node.fault == "not_released" or lets_go_after_s > 0
+        if lets_go_after_s:
+            asyncio.get_running_loop().call_later(lets_go_after_s, self._let_go)
 
     def _prompt(self, body: Body, chat: bool) -> list[int]:
         words = self.node.memory.words
