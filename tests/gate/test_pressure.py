@@ -16,7 +16,7 @@ from kvgate.cli.event_loop import run_async
 from kvgate.cli.selftest import check, config_for
 from kvgate.domain.history import ProbeAnswered, ProbeSent
 from kvgate.domain.observation import BROKEN_OFF
-from kvgate.domain.plan import Plan
+from kvgate.domain.plan import PairKind, Plan
 from kvgate.domain.probe import Arm
 from kvgate.domain.reasons import Reason
 from kvgate.domain.ruling import RunVerdict
@@ -34,10 +34,11 @@ from tests.gate.test_arms import USUAL, blamed, gated, ruled
 from tests.gate.test_sources import reading_logs, writing_logs
 from tests.scripted.server import serving as serving_script
 
+BY_ARM = tuple(map(Arm, USUAL))
 PACE = Dials(latency_per_token_s=0.001)
 
 
-def pressed(concurrency: int = 3, groups: int = 2, **more: Any) -> Any:
+def pressed(concurrency: int | list[int] = 3, groups: int = 2, **more: Any) -> Any:
     """A change of the configuration: so many others in flight."""
 
     def change(_deployment: Deployment, content: dict[str, Any], _urls: dict[str, str]) -> None:
@@ -251,8 +252,9 @@ def test_what_is_in_flight_counts_against_the_budget(tmp_path: Path) -> None:
     ({"deployment": {"salts": "ignored"}}, {}, "only a store that honours salts"),
     ({"gate": {"pressure": {"concurrency": 1, "tokens": 1_000_000}}}, {}, "is above what the deployment takes"),
     ({"gate": {"pressure": {"concurrency": 1, "tokens": 16}}}, {}, "gate.pressure.tokens 16: "),
-    ({"gate": {"pressure": {"concurrency": 0}}}, {}, "concurrency"),
-], ids=["no salts", "too long", "too short", "none"])  # fmt: skip
+    ({"gate": {"pressure": {"concurrency": 0}}}, {}, "so nothing is sent"),
+    ({"gate": {"pressure": {"concurrency": [0, 0]}}}, {}, "so nothing is sent"),
+], ids=["no salts", "too long", "too short", "none", "none at any level"])  # fmt: skip
 def test_pressure_that_shows_nothing_is_refused(
     changes: dict[str, Any], made: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
@@ -267,6 +269,67 @@ def test_pressure_that_shows_nothing_is_refused(
 
 
 PD: dict[str, Any] = {"topology": Topology.PD, "dials": Dials(latency_s=0.01, latency_per_token_s=0.001)}
+
+
+def test_each_level_of_pressure_has_a_noise_floor_of_its_own(tmp_path: Path) -> None:
+    """Answers drift while others run: alone they are bit-equal, and held to that."""
+    change = pressed([0, 3], groups=4)
+    plan, ruling = gated(
+        tmp_path / "noisy", arms=USUAL, change=change, dials=replace(PACE, batch_noise=0.02, batch_shapes=4)
+    )
+    assert Verdict.PASS is ruling.verdict, ruling.reasons
+    assert [0, 3, 0, 3] == [group.level for group in plan.groups if group.purpose.value == "tier"]
+    floors = {(floor.kind, floor.level): floor for floor in ruling.noise}
+    quiet, loud = floors["local_vs_local_repeat", 0], floors["local_vs_local_repeat", 3]
+    assert (2, 2) == (quiet.pairs, loud.pairs)
+    assert quiet.exact == 2 > loud.exact
+    exact = {
+        (group.level, pair.exact)
+        for group, seen in zip(plan.groups, ruling.groups, strict=True)
+        for pair in seen.pairs
+        if pair.kind is PairKind.EXTERNAL_VS_LOCAL and not pair.stray
+    }
+    assert {(0, True), (3, False)} == exact, "the noise of one level is no excuse at another"
+    assert "0 or 3 requests of 531 tokens in flight" in next(note for note in ruling.notes if "pressure" in note)
+
+
+def test_more_levels_than_groups_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has 3 levels, gate\.groups_per_tier is 2; each level needs a group"):
+        gated(tmp_path, arms=USUAL, change=pressed([1, 2, 3]))
+
+
+def test_clients_that_take_their_time_ask_less_often(tmp_path: Path) -> None:
+    slow = replace(PACE, latency_per_token_s=0.01)
+    for name, pause_s in (("at once", 0.0), ("later", 0.2)):
+        gated(tmp_path / name, arms=USUAL, change=pressed(2, pause_s=pause_s, tokens=128), dials=slow)
+    at_once, later = (
+        sum(isinstance(entry, ProbeSent) and entry.probe.arm is Arm.CHURN for entry in entries(tmp_path / name))
+        for name in ("at once", "later")
+    )
+    assert later < at_once
+
+
+def test_what_begins_alike_and_goes_on_differently_is_found_where_it_is_sent(tmp_path: Path) -> None:
+    assert check(BY_NAME["after_a_fork"]).right
+    _, alone = gated(tmp_path, "after_a_fork", USUAL)
+    assert Verdict.PASS is alone.verdict, "the control: nobody shares a beginning"
+
+
+def test_requests_between_have_a_common_beginning_and_what_is_broken_off_is_tried_again(tmp_path: Path) -> None:
+    change = pressed(0, between=3, cancel_share=0.5)
+    _, ruling = gated(tmp_path, arms=USUAL, change=change, dials=replace(PACE, latency_per_token_s=0.005))
+    assert Verdict.PASS is ruling.verdict, ruling.reasons
+    seen = entries(tmp_path)
+    sent = {entry.probe.id: entry.probe for entry in seen if isinstance(entry, ProbeSent)}
+    churned = [probe for probe in sent.values() if probe.arm is Arm.CHURN]
+    requests = sum(probe.arm in BY_ARM for probe in sent.values())
+    assert len({probe.salt for probe in churned}) == requests, "one beginning before each request of a group"
+    ended = {entry.probe_id: entry.observation for entry in seen if isinstance(entry, ProbeAnswered)}
+    by_prompt: dict[tuple[str | None, str], list[bool]] = {}
+    for probe in churned:
+        by_prompt.setdefault((probe.salt, probe.prompt_sha256), []).append(ended[probe.id].ok)
+    assert 3 * requests == len(by_prompt)
+    assert {(True,), (False, True)} == set(map(tuple, by_prompt.values()))
 
 
 @pytest.mark.parametrize("drops", [0, 1], ids=["whole prompts", "prefill drops the last token"])

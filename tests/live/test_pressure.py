@@ -39,6 +39,19 @@ def test_a_healthy_pool_passes_while_clients_go_away(lab: Lab) -> None:
     assert signals["most_running"] >= 1
 
 
+def test_each_level_has_a_noise_floor_of_its_own_while_beginnings_are_shared_between(lab: Lab) -> None:
+    gate = busy(4, cancel_share=0.3, between=3, pause_s=0.2)
+    gate["pressure"]["concurrency"] = [0, 4]
+    gated = lab.gate(lab.config("vllm-mooncake", gate=gate))
+    assert gated.code == 0, gated.ruling["reasons"]
+    proves_external(gated)
+    assert {0, 4} == {floor["level"] for floor in gated.ruling["noise"]}
+    told = next(note for note in gated.ruling["notes"] if note.startswith("under pressure"))
+    assert "0 or 4 requests of 128 tokens in flight" in told
+    assert "3 with a common beginning sent before it" in told
+    assert told.endswith(" 0 failed")
+
+
 def test_a_pool_of_normal_size_holds_what_a_small_one_evicts(lab: Lab) -> None:
     gated = lab.gate(lab.config("vllm-mooncake", gate=CROWDED, limits={"external_attempts": 2}))
     assert 0 == gated.code, gated.ruling["reasons"]

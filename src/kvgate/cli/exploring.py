@@ -10,12 +10,12 @@ import numpy as np
 from kvgate.cli.rules import rules_of
 from kvgate.cli.wiring import Connection, Link
 from kvgate.config.families import load_family
-from kvgate.config.schema import Config, GeometryConfig
+from kvgate.config.schema import Config, GeometryConfig, PressureConfig
 from kvgate.domain.counters import Counter, difference
 from kvgate.domain.deployment import Capabilities, Role
 from kvgate.domain.geometry import Geometry, infer_granule
 from kvgate.domain.history import DropOutcome
-from kvgate.domain.parts import PlanError, PlanRequest
+from kvgate.domain.parts import NO_PRESSURE, PlanError, PlanRequest, Pressure
 from kvgate.domain.plan import Plan
 from kvgate.domain.planning import PromptSource, make_plan
 from kvgate.domain.policy import PolicyName
@@ -267,7 +267,7 @@ def _assumed(connection: Connection) -> tuple[Capabilities, ...]:
 def plan_for(connection: Connection, explored: Explored, policy: PolicyName | None) -> Plan:
     """The plan for what was found. Raises ConfigError where the configuration cannot be planned."""
     config = connection.config
-    gate, pressure = config.gate, config.gate.pressure
+    gate = config.gate
     request = PlanRequest(
         tiers=tuple(gate.tiers),
         aligned=gate.lengths == "aligned",
@@ -289,9 +289,7 @@ def plan_for(connection: Connection, explored: Explored, policy: PolicyName | No
         outage=config.hooks.pool_down is not None,
         more_groups=gate.more_groups,
         two_leg=explored.two_leg,
-        churn=pressure.concurrency if pressure is not None else 0,
-        churn_tokens=pressure.tokens if pressure is not None else None,
-        cancel_share=pressure.cancel_share if pressure is not None else 0.0,
+        pressure=_pressure(config.gate.pressure),
     )
     try:
         plan = make_plan(
@@ -306,6 +304,15 @@ def plan_for(connection: Connection, explored: Explored, policy: PolicyName | No
     except PlanError as error:
         raise ConfigError(str(error)) from None
     return replace(plan, notes=(*explored.notes, *plan.notes, *sequel_notes(plan)))
+
+
+def _pressure(asked: PressureConfig | None) -> Pressure:
+    if asked is None:
+        return NO_PRESSURE
+    levels = asked.concurrency if isinstance(asked.concurrency, list) else [asked.concurrency]
+    if not any((asked.between, *levels)):
+        raise ConfigError("gate.pressure: concurrency is 0 and between, too, so nothing is sent; raise one of them")
+    return Pressure(tuple(levels), asked.tokens, asked.cancel_share, asked.pause_s, asked.between)
 
 
 def _arms(config: Config) -> frozenset[Arm]:

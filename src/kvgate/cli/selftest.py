@@ -155,7 +155,7 @@ def config_for(fault: Fault, urls: dict[str, str], folder: Path) -> dict[str, ob
             **({"arms": [*USUAL_ARMS, *fault.arms]} if fault.arms else {}),
             "groups_per_tier": 2 if fault.topology is Topology.PD else 3,
             "canaries": fault.canaries,
-            **({"pressure": {"concurrency": fault.pressure, "cancel_share": fault.cancels}} if fault.pressure else {}),
+            **({"pressure": _pressure(fault)} if fault.pressure or fault.between else {}),
             # Asked where it must find something, and where it must not; elsewhere it only takes time.
             "sentinel": fault.where in ("engine", "control"),
             "boundaries": False,
@@ -170,6 +170,10 @@ def config_for(fault: Fault, urls: dict[str, str], folder: Path) -> dict[str, ob
         "limits": {"settle_s": 0.02, "put_deadline_s": 2.0, "evidence_s": 0.2, "release_s": 0.5},
         "output": {"directory": str(folder / "runs")},
     }
+
+
+def _pressure(fault: Fault) -> dict[str, object]:
+    return {"concurrency": fault.pressure, "cancel_share": fault.cancels, "between": fault.between}
 
 
 def _hooks(pool: str) -> dict[str, list[str]]:

@@ -125,14 +125,29 @@ class FamilyConfig(Section):
 
 
 class PressureConfig(Section):
-    """What is in flight beside every request of a group."""
+    """What is in flight beside every request of a group, and what is sent between two of them."""
 
-    concurrency: Annotated[Whole, Field(ge=1, le=256)] = Field(description="requests in flight beside it, 1 to 256")
+    concurrency: (
+        Annotated[Whole, Field(ge=0, le=256)]
+        | Annotated[list[Annotated[Whole, Field(ge=0, le=256)]], Field(min_length=1, max_length=8)]
+    ) = Field(
+        description="requests in flight beside it, 0 to 256; or a list of levels, which a tier's groups take in turn"
+    )
     tokens: Annotated[Whole, Field(ge=16, le=16_777_216)] | None = Field(
         None, description="prompt tokens of each of them; leave out for the shortest tier"
     )
     cancel_share: Annotated[Real, Field(ge=0.0, le=1.0)] = Field(
         0.0, description="share of them that kvgate breaks off as an impatient client does, 0 to 1"
+    )
+    pause_s: Annotated[Real, Field(ge=0.0, le=60.0)] = Field(
+        0.0,
+        description="seconds each of their clients waits before its next request, in the mean (exponential, by the "
+        "seed), 0 to 60",
+    )
+    between: Annotated[Whole, Field(ge=0, le=256)] = Field(
+        0,
+        description="requests with a common beginning that are sent at once before every request of a group and have "
+        "ended when it is sent, 0 to 256; what is broken off of them is tried again",
     )
 
 

@@ -67,7 +67,7 @@ def _controls(record: GroupRecord, standings: dict[Arm, Standing]) -> tuple[Cont
             continue
         comparison = proven_comparison(standings.get(one), standings.get(other))
         if comparison is not None:
-            found.append(Control(kind, record.plan.id, comparison))
+            found.append(Control(kind, record.plan.id, comparison, record.plan.level))
     return tuple(found)
 
 

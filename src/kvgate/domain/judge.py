@@ -343,9 +343,9 @@ def _ignores_salt(arm: ArmSummary) -> bool:
 
 def _noise(views: tuple[GroupView, ...]) -> tuple[NoiseFloor, ...]:
     controls = [control for view in views for control in view.controls]
-    floors = (
-        noise_floor(kind, controls) for kind in (LOCAL_REPEAT, COLD_REPEAT, TWO_LEG_REPEAT, COLD_LOCAL, DIRECT_LOCAL)
-    )
+    kinds = (LOCAL_REPEAT, COLD_REPEAT, TWO_LEG_REPEAT, COLD_LOCAL, DIRECT_LOCAL)
+    levels = sorted({control.level for control in controls}, key=lambda level: level or 0)
+    floors = (noise_floor(kind, controls, level) for level in levels for kind in kinds)
     return tuple(floor for floor in floors if floor is not None)
 
 

@@ -37,11 +37,12 @@ def controls_of(kind: PairKind) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One control comparison: its kind, its group, and what was seen."""
+    """One control comparison: its kind, its group, what was seen, and how many others were in flight."""
 
     kind: str
     group: str
     comparison: Comparison
+    level: int | None = None
 
 
 def repeats_exact(controls: Iterable[Control]) -> list[bool]:
@@ -51,7 +52,10 @@ def repeats_exact(controls: Iterable[Control]) -> list[bool]:
 
 @dataclass(frozen=True, slots=True)
 class NoiseFloor:
-    """All controls of one kind: how many, how many exact, how many flipped, and the drift seen (nats)."""
+    """All controls of one kind: how many, how many exact, how many flipped, and the drift seen (nats).
+
+    ``level`` is how many other requests were in flight, None where all groups have the same company.
+    """
 
     kind: str
     pairs: int
@@ -59,6 +63,7 @@ class NoiseFloor:
     flips: int
     max_drift: float | None
     median_drift: float | None
+    level: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +79,9 @@ class Envelope:
     undecided: float = 0.0
 
 
-def noise_floor(kind: str, controls: Iterable[Control]) -> NoiseFloor | None:
-    """The floor of one kind of control, None if there was none."""
-    seen = [control.comparison for control in controls if control.kind == kind]
+def noise_floor(kind: str, controls: Iterable[Control], level: int | None = None) -> NoiseFloor | None:
+    """The floor of one kind of control at one level of pressure, None if there was none."""
+    seen = [control.comparison for control in controls if (control.kind, control.level) == (kind, level)]
     if not seen:
         return None
     drifts = sorted(each.max_drift for each in seen if each.max_drift is not None)
@@ -87,6 +92,7 @@ def noise_floor(kind: str, controls: Iterable[Control]) -> NoiseFloor | None:
         flips=sum(1 for each in seen if not each.ids_equal),
         max_drift=drifts[-1] if drifts else None,
         median_drift=drifts[len(drifts) // 2] if drifts else None,
+        level=level,
     )
 
 

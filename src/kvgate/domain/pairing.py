@@ -43,7 +43,9 @@ def build_view(
     itself = (subject.arm, subject.number) if subject is not None else None
     repeats = tuple(each for each in group.repeats.get(pair.repeats, ()) if (each.arm, each.number) != itself)
     again = tuple(compare(left, each.observation) for each in repeats if left is not None and each.observation)
-    controls = tuple(control for each in everyone for control in each.controls)
+    # Each level of pressure has its own noise.
+    level = group.record.plan.level
+    controls = tuple(control for each in everyone for control in each.controls if control.level == level)
     why_not = _why_not_exact(plan, group, pair, baseline, subject, everyone)
     if why_not is None and _noise_share(group, pair, controls) > NOISY_SHARE:
         why_not = "controls of this kind in other groups are not exact, so this one may be luck"

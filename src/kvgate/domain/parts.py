@@ -18,16 +18,39 @@ class PlanError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Pressure:
+    """What else the engine has to do: requests of ``tokens`` prompt tokens (the shortest tier, if None).
+
+    So many as ``levels`` says are in flight beside every request of a group; groups take the levels in turn. Each
+    client waits ``pause_s`` in the mean before its next one (exponential, seeded). Between two requests of a group
+    ``between`` of them with a common beginning are sent at once. ``cancel_share`` of all are broken off.
+    """
+
+    levels: tuple[int, ...] = ()
+    tokens: int | None = None
+    cancel_share: float = 0.0
+    pause_s: float = 0.0
+    between: int = 0
+
+    @property
+    def prompts(self) -> int:
+        """How many prompts it takes."""
+        return max((*self.levels, self.between), default=0)
+
+
+NO_PRESSURE = Pressure()
+
+
+@dataclass(frozen=True, slots=True)
 class PlanRequest:
     """What the configuration asks for. ``families`` are (family, language) pairs taken in turn.
 
     ``ranks`` are data-parallel ranks that a request can be pinned to; ``prefix_caching`` and ``capacity`` (KV tokens
     that fit the engine's own cache) are what the engine says of itself, None if it does not. ``restarts`` is whether
     there is a restart hook, ``canaries`` how many prompts are sent at once, ``sentinel`` whether one prompt is asked
-    again and again, ``two_leg`` whether kvgate's own two legs were answered. ``churn`` is how many requests of
-    ``churn_tokens`` (the shortest tier, if None) are in flight beside every other, ``cancel_share`` of them broken off.
-    ``outage`` is whether hooks take the pool away and bring it back. ``more_groups`` is how many groups a tier may be
-    added while the run is undecided.
+    again and again, ``two_leg`` whether kvgate's own two legs were answered. ``outage`` is whether
+    hooks take the pool away and bring it back. ``more_groups`` is how many groups a tier may be added while the run is
+    undecided.
     """
 
     tiers: tuple[int, ...]
@@ -48,9 +71,7 @@ class PlanRequest:
     canaries: int = 0
     sentinel: bool = False
     two_leg: bool = True
-    churn: int = 0
-    churn_tokens: int | None = None
-    cancel_share: float = 0.0
+    pressure: Pressure = NO_PRESSURE
     outage: bool = False
     more_groups: int = 0
 

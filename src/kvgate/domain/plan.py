@@ -147,7 +147,8 @@ class GroupPlan:
 
     ``sizes`` are those of its other prompts; a part without a size is not sent. ``nonce`` is the text the prompt
     starts with; ``asked`` the codewords the answer should hold. ``patience``
-    multiplies the time given to asynchronous puts.
+    multiplies the time given to asynchronous puts. ``level`` is how many other requests are in flight beside each of
+    its own, None for all that there are.
     """
 
     id: str
@@ -165,6 +166,7 @@ class GroupPlan:
     steps: tuple[ArmStep, ...]
     pairs: tuple[PairPlan, ...]
     patience: float = 1.0
+    level: int | None = None
     sizes: tuple[PartSize, ...] = ()
 
     def size(self, part: Part) -> PartSize | None:
@@ -228,9 +230,10 @@ class Plan:
     ``flood_tokens`` is how many prompt tokens drive everything else out of the engine's cache (forcing evict).
     ``canaries`` are sent all at once, after the groups; nothing but a leak is looked for in their answers.
     ``sentinels`` are asked before, between and after the groups, ``sentinel_asks`` times each.
-    ``churn`` are in flight all the while that a group's request is, again and again under new salts; ``cancel_share``
-    is the share of them that the gate breaks off. ``rounds`` is how many groups a tier are added, round by round, while
-    the run is undecided.
+    ``churn`` are in flight all the while that a group's request is, as many as its level says, again and again under
+    new salts, each client ``pause_s`` after its last one in the mean; ``between`` two requests of a group so many are
+    sent with a common beginning. ``cancel_share`` is the share of all of them that the gate breaks off.
+    ``rounds`` is how many groups a tier are added, round by round, while the run is undecided.
     """
 
     seed: int
@@ -255,6 +258,8 @@ class Plan:
     sentinel_asks: int = 0
     churn: tuple[GroupPlan, ...] = ()
     cancel_share: float = 0.0
+    pause_s: float = 0.0
+    between: int = 0
     rounds: tuple[int, ...] = ()
 
     @property
@@ -290,24 +295,30 @@ class Plan:
 
     def group_tokens(self, group: GroupPlan) -> int:
         """Prompt tokens one group makes the engine compute, with what is in flight beside it and what drives it out."""
-        beside = sum(each.length for each in self.churn)
-        return sum(
-            computed_tokens(group, step) + self.flood_tokens * step.drop_local + beside * self.pressed(step)
-            for step in group.steps
-        )
+        own = sum(computed_tokens(group, step) + self.flood_tokens * step.drop_local for step in group.steps)
+        return own + self._churned(group)
 
     def flooded_tokens(self) -> int:
         """Prompt tokens that do nothing but drive others out of the engine's cache."""
         return self.flood_tokens * sum(step.drop_local for group in self.groups for step in group.steps)
 
-    def pressed(self, step: ArmStep) -> bool:
-        """Whether a group's request is sent while others are in flight. The reference is somebody else's engine."""
-        return bool(self.churn) and step.arm is not Arm.REFERENCE
+    def company(self, group: GroupPlan, step: ArmStep) -> int:
+        """How many other requests a group's request is sent among. The reference is somebody else's engine."""
+        level = len(self.churn) if group.level is None else group.level
+        return level if step.arm is not Arm.REFERENCE else 0
+
+    def _churned(self, group: GroupPlan) -> int:
+        """Prompt tokens of what is sent beside and between a group's requests, at least: each of them once."""
+        each = self.churn[0].length if self.churn else 0
+        return each * sum(self.company(group, step) + self.between * self.stirred(step) for step in group.steps)
+
+    def stirred(self, step: ArmStep) -> bool:
+        """Whether others are sent before a group's request, and have ended when it is sent."""
+        return self.between > 0 and step.arm is not Arm.REFERENCE
 
     def churned_tokens(self) -> int:
-        """Prompt tokens of what is in flight beside the groups' requests, at least: each of them once."""
-        beside = sum(group.length for group in self.churn)
-        return beside * sum(self.pressed(step) for group in self.groups for step in group.steps)
+        """Prompt tokens of what is sent beside and between the groups' requests, at least: each of them once."""
+        return sum(map(self._churned, self.groups))
 
     def warmup_group(self) -> GroupPlan | None:
         """The group whose family and length the warm-up prompts have; None for an empty plan."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from kvgate.domain.deployment import Capabilities, Deployment, Role
+from kvgate.domain.deployment import Capabilities, Deployment
 from kvgate.domain.geometry import SUFFIX_TOKENS, TAIL_TOKENS, Geometry, branch_tail
 from kvgate.domain.outage import check_outage, outage_pairs, outage_steps
 from kvgate.domain.parts import PlanError, PlanRequest, can_drop, flood_tokens, obstacles, parts_of, route_of
@@ -18,8 +18,8 @@ from kvgate.domain.plan import (
     PartSize,
     Plan,
     Purpose,
-    Route,
 )
+from kvgate.domain.plan_notes import evidence_notes, route_notes, sentinel_notes, shape_notes
 from kvgate.domain.policy import Grade, Policy
 from kvgate.domain.power import groups_for, rounds_for
 from kvgate.domain.probe import Arm, Part, Path
@@ -119,10 +119,10 @@ def make_plan(
         notes=(
             *notes,
             *what_is_missing(sent, request.arms),
-            *_evidence_notes(policy, by_source_grade),
-            *_sentinel_notes(request, sentinels),
-            *_route_notes(request, deployment),
-            *_shape_notes(geometry, parts.prefill),
+            *evidence_notes(policy, by_source_grade),
+            *sentinel_notes(request, sentinels),
+            *route_notes(request, deployment),
+            *shape_notes(geometry, parts.prefill),
         ),
         route=route_of(deployment),
         flood_tokens=flood_tokens(request, forcing),
@@ -130,7 +130,9 @@ def make_plan(
         sentinels=sentinels,
         sentinel_asks=asked_in_all(groups),
         churn=builder.churn(parts.reader),
-        cancel_share=request.cancel_share,
+        cancel_share=request.pressure.cancel_share,
+        pause_s=request.pressure.pause_s,
+        between=request.pressure.between,
         rounds=rounds_for(request.groups_per_tier, request.more_groups),
     )
     if request.forcing is None and 2 * plan.flooded_tokens() > budget.computed_tokens:
@@ -176,46 +178,6 @@ def replacement_group(group: GroupPlan, number: int, prompts: PromptSource) -> G
     )
 
 
-def _evidence_notes(policy: Policy, by_source_grade: Grade) -> tuple[str, ...]:
-    if policy.evidence is Grade.ARRIVED and by_source_grade is not Grade.ARRIVED:
-        return (
-            "this engine's counters show scheduling, not arrival, and the policy asks for arrival: no PASS is possible "
-            "unless policy.evidence is scheduled",
-        )
-    return ()
-
-
-def _sentinel_notes(request: PlanRequest, sentinels: tuple[GroupPlan, ...]) -> tuple[str, ...]:
-    if sentinels or not request.sentinel:
-        return ()
-    why = "no prompt of the family fits any tier" if request.salts_honoured else "salts are ignored"
-    return (f"no prompt is computed afresh again and again ({why}), so an engine that goes wrong for good is not seen",)
-
-
-def _route_notes(request: PlanRequest, deployment: Deployment) -> tuple[str, ...]:
-    if route_of(deployment) is not Route.GATEWAY:
-        return ()
-    if not request.two_leg:
-        return (
-            "kvgate's own two legs past the gateway are not answered, so gateway and transfer cannot be told apart",
-        )
-    if len(deployment.with_role(Role.PREFILL)) == 1:
-        return ()
-    return (
-        "several prefill engines stand behind the gateway, so none can be asked alone: a transfer that is wrong in the "
-        "same way every time is not seen",
-    )
-
-
-def _shape_notes(geometry: Geometry, prefill: str | None) -> tuple[str, ...]:
-    if not geometry.prefill_drops or prefill is None:
-        return ()
-    return (
-        "prefill leaves the last prompt token to decode, so its own answers have another shape: transfers are compared "
-        "with it by tolerance, and one that is wrong in the same way every time is found only beyond that",
-    )
-
-
 class _GroupBuilder:
     """Makes group plans; remembers what they have in common."""
 
@@ -240,6 +202,15 @@ class _GroupBuilder:
             lacking |= {Arm.MIXED, Arm.MIXED_POPULATE}
         steps = tuple(step for step in self._steps if step.arm not in lacking)
         return replace(self._make(name, tier, length, purpose, steps, pairs_of(steps)), sizes=sizes)
+
+    def tier_groups(self, tier: int, length: int) -> list[GroupPlan]:
+        """The groups of a tier, which take the levels of pressure in turn."""
+        levels = self._request.pressure.levels
+        names = [f"t{tier}-{number}" for number in range(1, self._request.groups_per_tier + 1)]
+        made = [self.group(name, tier, length, Purpose.TIER) for name in names]
+        if not levels:
+            return made
+        return [replace(group, level=levels[place % len(levels)]) for place, group in enumerate(made)]
 
     def _sizes(self, length: int) -> Iterator[PartSize]:
         """The prompts beside the whole one that its steps send, as far as the length has room for them."""
@@ -278,14 +249,19 @@ class _GroupBuilder:
 
     def churn(self, endpoint: str) -> tuple[GroupPlan, ...]:
         """Prompts to be in flight beside the groups' requests. Raises PlanError where their tokens cannot be told."""
-        request = self._request
-        if request.churn and not request.salts_honoured:
+        pressure, limit = self._request.pressure, self._geometry.max_model_len - self._request.max_tokens
+        if pressure.prompts and not self._request.salts_honoured:
             raise PlanError("gate.pressure: only a store that honours salts tells what a request reused; leave it out")
-        length, limit = request.churn_tokens or min(request.tiers), self._geometry.max_model_len - request.max_tokens
-        if request.churn and length > limit:
+        length = pressure.tokens or min(self._request.tiers)
+        if len(pressure.levels) > self._request.groups_per_tier:
+            raise PlanError(
+                f"gate.pressure.concurrency has {len(pressure.levels)} levels, gate.groups_per_tier is "
+                f"{self._request.groups_per_tier}; each level needs a group of its own in every tier"
+            )
+        if pressure.prompts and length > limit:
             raise PlanError(f"gate.pressure.tokens {length} is above what the deployment takes; {limit} is the most")
         step = ArmStep(Arm.CHURN, endpoint, Path.COLD, OWN)
-        numbers = range(1, request.churn + 1)
+        numbers = range(1, pressure.prompts + 1)
         try:
             return tuple(self._make(f"churn{number}", length, length, Purpose.CHURN, (step,), ()) for number in numbers)
         except PlanError as error:
@@ -349,6 +325,7 @@ class _GroupBuilder:
             prompt_sha256=prompt.sha256,
             steps=steps,
             pairs=pairs,
+            level=max(self._request.pressure.levels, default=0) if self._request.pressure.prompts else None,
         )
 
 
@@ -397,8 +374,7 @@ def _tier_groups(
                 f"tier {tier}: no aligned length is near (chunk {geometry.chunk}, granule {geometry.granule}); "
                 f"{length} tokens are sent, and cold runs are compared with tolerance"
             )
-        numbers = range(1, request.groups_per_tier + 1)
-        groups += [builder.group(f"t{tier}-{number}", tier, length, Purpose.TIER) for number in numbers]
+        groups += builder.tier_groups(tier, length)
     return groups, not_applicable, notes
 
 

@@ -44,7 +44,10 @@ def pressure_notes(plan: Plan, views: tuple[GroupView, ...]) -> tuple[str, ...]:
     failed = _failed(answers)
     why = f" ({failed[0].detail})" if failed else ""
     told = f"{answered} answered, {broken_off} broken off by kvgate, {len(failed)} failed{why}"
+    levels = sorted({plan.company(group, group.steps[0]) for group in plan.groups})
+    beside = " or ".join(map(str, levels))
+    between = f", and {plan.between} with a common beginning sent before it" if plan.between else ""
     return (
-        f"under pressure: {len(plan.churn)} requests of {plan.churn[0].length} tokens in flight beside every request "
-        f"of a group, {len(answers)} in all: {told}",
+        f"under pressure: {beside} requests of {plan.churn[0].length} tokens in flight beside every request "
+        f"of a group{between}, {len(answers)} in all: {told}",
     )

@@ -72,6 +72,11 @@ def digest(ids: Ids) -> str:
     return hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest()
 
 
+def begun_alike(ids: Ids, other: Ids) -> Ids:
+    """Token IDs that begin as ``ids`` do and go on, from the middle, as ``other`` does."""
+    return np.concatenate((ids[: len(ids) // 2], other[len(ids) // 2 :]))
+
+
 class TooShortError(ValueError):
     """The length asked for does not hold the family's header, one record and question."""
 

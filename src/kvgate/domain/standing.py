@@ -133,10 +133,9 @@ def _unproven(plan: Plan, group: GroupPlan, step: ArmStep, attempt: Attempt, evi
     # A prefill engine that is asked alone transfers nothing; every other answer was transferred.
     if found is None and plan.transfers(step.endpoint):
         found = transfer_problem(length_of(group, step), evidence, plan.policy)
-    if found is None and plan.pressed(step) and attempt.company < len(plan.churn):
-        found = Problem(
-            Reason.PRESSURE_MISSING, f"{attempt.company} of {len(plan.churn)} requests were in flight beside it"
-        )
+    company = plan.company(group, step)
+    if found is None and attempt.company < company:
+        found = Problem(Reason.PRESSURE_MISSING, f"{attempt.company} of {company} requests were in flight beside it")
     if found is None:
         return None
     if found.reason is Reason.NOT_COLD and step.arm in WHILE_AWAY:

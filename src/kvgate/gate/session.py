@@ -214,6 +214,7 @@ class Session:
         step, (body, sha256) = send.step, prompt
         if send.wait_s:
             await self._line.wait(send.wait_s, send.why_wait)
+        await self._churn.stir(step)
         if not await self._switch(group, send):
             return
         if not await self._hook("before_arm", self._settings.before_arm, group, send):
@@ -222,7 +223,7 @@ class Session:
             await self._forget(group, send, engine)
         before = await self._read(engine, group, send, Moment.BEFORE, None, 0)
         probe = self._line.probe(group.id, step, send.attempt, body.length, sha256)
-        async with self._churn.around(step):
+        async with self._churn.around(group, step):
             refused = (await self._line.send(engine, probe, body)).outcome is Outcome.REFUSED
         # A refused prompt is never counted: there is nothing to wait for.
         expected = 0 if refused else self._plan.counted_length(body.length, step.endpoint)

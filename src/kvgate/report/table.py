@@ -204,7 +204,8 @@ def _noise_table(ruling: RunVerdict) -> RenderableType:
         table.add_column(name, justify="left" if name == "control" else "right")
     for floor in ruling.noise:
         drifts = (_drift(floor.max_drift), _drift(floor.median_drift))
-        table.add_row(floor.kind, str(floor.pairs), str(floor.exact), str(floor.flips), *drifts)
+        beside = f", {floor.level} beside" if floor.level is not None else ""
+        table.add_row(floor.kind + beside, str(floor.pairs), str(floor.exact), str(floor.flips), *drifts)
     return table
 
 

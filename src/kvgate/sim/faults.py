@@ -44,6 +44,7 @@ class Fault:
     canaries: int = 0
     pressure: int = 0
     cancels: float = 0.0
+    between: int = 0
     outage: bool = False
 
 
@@ -137,6 +138,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("mixed_only", "external blocks behind a local prefix are wrong", "LM#4247", "load", _FAIL, _DIVERGED, arms=("mixed",)),
     Fault("concurrent_only", "loads are wrong while others run", "VL#45704", "load", _FAIL, _DIVERGED, dials=Dials(latency_per_token_s=0.001), tiers=(531, 787), pressure=3),
     Fault("after_a_cancel", "loads are wrong once a client has gone away", "SG#23392", "load", _FAIL, _DIVERGED, dials=Dials(latency_per_token_s=0.001), tiers=(531, 787), pressure=2, cancels=0.5),
+    Fault("after_a_fork", "loads are wrong once two requests have begun alike and gone on differently", "LM#4984", "load", _FAIL, _DIVERGED, tiers=_ONE_TIER, between=2),
     Fault("not_released", "a request whose client has gone away is never given up", "SG#23392", "engine", _UNKNOWN, ("NOT_RELEASED",), dials=Dials(latency_per_token_s=0.001), tiers=_ONE_TIER, pressure=2, cancels=0.5),
     Fault("while_evicting", "loads are wrong once the pool has dropped something since they were put", "SG#31108", "load", _FAIL, _DIVERGED, dials=Dials(latency_per_token_s=0.001, pool_bytes=4 << 20), tiers=(531, 787), pressure=1),
     Fault("outage_unnoticed", "the pool is away, and blocks that nothing was loaded into are taken for its hits", "VA#12522", "outage", _FAIL, _DIVERGED, tiers=_ONE_TIER, outage=True),

@@ -19,6 +19,7 @@ class Memory:
     prompts: list[Ids] = field(default_factory=list)
     objects: list[dict[Place, Arrays]] = field(default_factory=list)
     cancelled: bool = False
+    forked: bool = False
     kept: int = 0
 
     def foreign_text(self, prompt: Ids) -> str | None:

@@ -250,6 +250,8 @@ class Node:
         found = _Found()
         if self.prefix_caching:
             self._find_local(found, limit, rank, hashes)
+            # A prompt of the gate's own hits nearly all of itself; one that goes another way, no more than half.
+            self.memory.forked |= 0 < found.local < 3 * limit // 4
         if self.store is None or len(prompt) < 2 * preset.retention:
             return found
         wanted = {
@@ -300,6 +302,7 @@ class Node:
             local=found.local,
             batch=request.batch,
             cancelled=self.memory.cancelled,
+            forked=self.memory.forked,
             evicted=isinstance(store, Pool) and store.evicted_since([wanted[place] for place in places]),
             lot=lot_of(request.ids, number),
             foreign=self.memory.objects[0] if len(self.memory.objects) > 1 else {},

@@ -33,6 +33,7 @@ class Loading:
     local: int = 0
     batch: int = 1
     cancelled: bool = False
+    forked: bool = False
     evicted: bool = False
     lot: float = 1.0
     foreign: Objects = field(default_factory=dict)
@@ -303,6 +304,7 @@ ON_LOAD: dict[str, Plant] = {
     "mixed_only": _only(lambda loading: loading.local > 0, _BLOCK),
     "concurrent_only": _only(lambda loading: loading.batch > 1, _BLOCK),
     "after_a_cancel": _only(lambda loading: loading.cancelled, _BLOCK),
+    "after_a_fork": _only(lambda loading: loading.forked, _BLOCK),
 }
 
 
