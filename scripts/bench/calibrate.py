@@ -35,6 +35,7 @@ from calibrate_table import (
     class_rows,
     cost,
     limits,
+    pool_rows,
     rare_notes,
     rare_rows,
 )
@@ -115,6 +116,7 @@ def parts_of(seen: list[Seen], source: str) -> dict[str, str]:
     return {
         "limits": "\n".join(told),
         "alarms": markdown(alarm_rows(seen)),
+        "alarm pools": markdown(pool_rows(seen)),
         "alarm notes": _listed(alarm_notes(seen)),
         "classes": markdown(class_rows(seen)),
         "class notes": _listed(class_notes(seen)),

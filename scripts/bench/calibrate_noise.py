@@ -10,6 +10,8 @@ LONGEST_S, PER_TOKEN_S = 0.1, 0.001
 SPAN = 20
 SHAPES = 4
 BATCH_NAT = 0.02
+# A share of flips, in per cent, that is below those whose false alarms are bounded.
+RARER = 1
 BESIDE = (1, 2, 4, 8, 16, 32)
 
 
@@ -78,7 +80,7 @@ def _batch(nat: float, beside: int) -> Level:
 LEVELS: tuple[Level, ...] = (
     Level("quiet", QUIET, 0.0),
     *map(_prompt, (0, 5, 15, 30, 45)),
-    *map(_request, (1, 5, 15, 30, 45)),
+    *map(_request, (RARER, 5, 15, 30, 45)),
     *map(_span, (5, 15, 30, 45)),
     *(_span(percent, agree=True) for percent in (5, 15, 30, 45)),
     *(_batch(BATCH_NAT, beside) for beside in BESIDE),

@@ -73,12 +73,31 @@ def test_a_false_alarm_is_never_hidden(bench: Any) -> None:
     runs = [seen(bench, seed=seed) for seed in range(299)]
     clean = table.limits(runs)[:2]
     assert [True, True] == [limit.holds for limit in clean]
+    few = table.limits([*runs, *(seen(bench, seed=seed, level="batch-0.02x8") for seed in range(100))])[:2]
+    assert [True, False] == [limit.holds for limit in few], "a hundred runs bound nothing to 1 %"
+    assert "at most 3 %" == few[1].measured
     wrong = seen(bench, seed=1299, verdict="FAIL", reasons=("DRIFT: group t1: 0.02 nat",))
     found = table.limits([*runs, wrong])[0]
     assert (False, "per request, 5 % (1/300)") == (found.holds, found.measured)
     (told,) = table.alarm_notes([*runs, wrong])
     assert "DRIFT (1)" in told
     assert "--rerun alarms/healthy/request-5/1299" in told
+
+
+def test_healthy_runs_are_pooled_by_how_much_flips(bench: Any) -> None:
+    levels = {"request-5": 3, "span-5": 2, "state-45": 1, "batch-0.02x1": 2, "batch-0.02x32": 4, "batch-0x1": 1}
+    runs = [
+        seen(bench, level=level, seed=seed, verdict="FAIL" if (level, seed) == ("span-5", 0) else "PASS")
+        for level, count in levels.items()
+        for seed in range(count)
+    ]
+    rows = bench.calibrate_table.pool_rows(runs)[1:]
+    assert {
+        ("5 % flip, of every kind", "5", "1"),
+        ("45 % flip, of every kind", "1", "0"),
+        ("batch, 0.02 nat, 1 to 32 beside", "6", "0"),
+        ("0 % flip, of every kind", "1", "0"),
+    } == {tuple(row[:3]) for row in rows}
 
 
 def test_what_was_not_measured_holds_no_limit(bench: Any) -> None:
