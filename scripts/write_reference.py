@@ -3,10 +3,11 @@
 import json
 from pathlib import Path
 
-from kvgate.config.load import config_schema, trace_schema
+from kvgate.config.load import config_schema, ladder_schema, trace_schema
 from kvgate.domain.reasons import REASONS, Reason
 from kvgate.report.document import report_schema
 from kvgate.report.measure_document import measure_schema
+from kvgate.report.ladder_document import ladder_report_schema
 from kvgate.report.soak_document import soak_schema
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
@@ -37,6 +38,8 @@ def pages() -> dict[str, str]:
         "config.schema.json": json.dumps(config_schema(), indent=1, ensure_ascii=False) + "\n",
         "report.schema.json": json.dumps(report_schema(), indent=1, ensure_ascii=False) + "\n",
         "trace.schema.json": json.dumps(trace_schema(), indent=1, ensure_ascii=False) + "\n",
+        "ladder.schema.json": json.dumps(ladder_schema(), indent=1, ensure_ascii=False) + "\n",
+        "ladder-report.schema.json": json.dumps(ladder_report_schema(), indent=1, ensure_ascii=False) + "\n",
         "soak.schema.json": json.dumps(soak_schema(), indent=1, ensure_ascii=False) + "\n",
         "measure.schema.json": json.dumps(measure_schema(), indent=1, ensure_ascii=False) + "\n",
         "reasons.md": reasons_page(),

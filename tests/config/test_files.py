@@ -9,22 +9,57 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from kvgate.config.load import config_schema, load_config, load_trace_with_digest, trace_schema
+from kvgate.cli.bisect import bringing_of, gate_of, rungs_of
+from kvgate.config.load import (
+    config_schema,
+    ladder_schema,
+    load_config,
+    load_ladder,
+    load_trace_with_digest,
+    trace_schema,
+)
 from kvgate.config.trace_schema import trace_of
+from kvgate.domain.rungs import why_invalid
 from kvgate.errors import ConfigError
 from kvgate.report.document import report_schema
+from kvgate.report.ladder_document import ladder_report_schema
 from kvgate.report.measure_document import measure_schema
+from kvgate.report.soak_document import soak_schema
 
 ROOT = Path(__file__).parents[2]
 TRACES = sorted((ROOT / "configs" / "traces").glob("*.yaml"))
 POLICIES = sorted((ROOT / "configs" / "policies").glob("*.yaml"))
-CONFIGS = [file for file in sorted((ROOT / "configs").glob("**/*.yaml")) if file not in (*TRACES, *POLICIES)]
+LADDERS = sorted((ROOT / "configs" / "ladders").glob("*.yaml"))
+GATES = sorted((ROOT / "configs" / "ladders" / "gates").glob("*.yaml"))
+OTHERS = (*TRACES, *POLICIES, *LADDERS, *GATES)
+CONFIGS = [file for file in sorted((ROOT / "configs").glob("**/*.yaml")) if file not in OTHERS]
 
 
 def test_there_are_example_configurations() -> None:
     assert CONFIGS
     assert TRACES
     assert POLICIES
+    assert LADDERS
+
+
+@pytest.mark.parametrize("file", LADDERS, ids=lambda file: file.name)
+def test_every_example_ladder_can_be_climbed(file: Path) -> None:
+    """Every rung's configuration loads, none is invalid, and the schema agrees."""
+    ladder = load_ladder(file)
+    jsonschema.validate(yaml.safe_load(file.read_text(encoding="utf-8")), ladder_schema())
+    rungs = rungs_of(ladder)
+    assert len(rungs) >= 2
+    for rung in rungs:
+        config, _ = gate_of(ladder, file, rung)
+        assert "$" not in config.model_dump_json()
+        assert why_invalid(rung, rungs) is None
+        assert bringing_of(ladder, rung, Path("log")).up is not None
+
+
+def test_every_gate_of_a_ladder_is_used_by_one() -> None:
+    used = {file.parent / rung.gate for file in LADDERS for rung in rungs_of(load_ladder(file)) if rung.gate}
+    used |= {file.parent / load_ladder(file).gate for file in LADDERS}
+    assert set(GATES) == used
 
 
 @pytest.mark.parametrize("file", POLICIES, ids=lambda file: file.name)
@@ -81,8 +116,11 @@ def test_every_example_trace_loads_and_fits_the_schema(file: Path) -> None:
         ("report.schema.json", report_schema()),
         ("trace.schema.json", trace_schema()),
         ("measure.schema.json", measure_schema()),
+        ("soak.schema.json", soak_schema()),
+        ("ladder.schema.json", ladder_schema()),
+        ("ladder-report.schema.json", ladder_report_schema()),
     ],
-    ids=["config", "report", "trace", "measure"],
+    ids=["config", "report", "trace", "measure", "soak", "ladder", "ladder report"],
 )
 def test_a_published_schema_is_what_the_code_says(name: str, schema: dict[str, object]) -> None:
     jsonschema.Draft202012Validator.check_schema(schema)

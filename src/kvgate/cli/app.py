@@ -82,6 +82,19 @@ def soak(
 
 @app.command()
 @guarded
+def bisect(
+    ladder: Annotated[Path, typer.Option("--ladder", "-l", help="Ladder file (YAML).")],
+    output: ListOption = ListFormat.TABLE,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on standard error.")] = False,
+) -> ExitCode:
+    """Find the rung of a ladder, or the set of flags, with which a deployment begins to fail."""
+    from kvgate.cli.bisect import bisect as climb
+
+    return climb(ladder, output, quiet)
+
+
+@app.command()
+@guarded
 def plan(config: ConfigPath, output: ListOption = ListFormat.TABLE) -> ExitCode:
     """Dry run: what would be sent, what it costs, and what a PASS would exclude. Sends no completion."""
     from kvgate.cli.preview import show_plan

@@ -3,7 +3,7 @@
 import difflib
 import hashlib
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -11,7 +11,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from kvgate.config.ladder_schema import LadderConfig
 from kvgate.config.schema import Config, PolicyConfig
+from kvgate.config.templates import Value, filled
 from kvgate.config.trace_schema import TraceFile
 from kvgate.errors import ConfigError
 
@@ -25,10 +27,22 @@ def load_config(path: Path) -> Config:
     return load_config_with_digest(path)[0]
 
 
-def load_config_with_digest(path: Path) -> tuple[Config, str]:
-    """The configuration in ``path``, read once, and the SHA-256 of what was read. Raises ConfigError."""
+def load_config_with_digest(path: Path, values: Mapping[str, Value] | None = None) -> tuple[Config, str]:
+    """The configuration in ``path``, read once, and the SHA-256 of what was read. Raises ConfigError.
+
+    With ``values`` it is a template whose variables they fill, and the digest is of both.
+    """
     content = _read(path, "give the path of a configuration with -c")
-    return _checked(path, content.decode("utf-8"), Config), hashlib.sha256(content).hexdigest()
+    digest = hashlib.sha256(content)
+    if values is not None:
+        digest.update(json.dumps(values, sort_keys=True).encode())
+    return _checked(path, content.decode("utf-8"), Config, values), digest.hexdigest()
+
+
+def load_ladder(path: Path) -> LadderConfig:
+    """The ladder in ``path``. Raises ConfigError."""
+    content = _read(path, "give the path of a ladder with --ladder")
+    return _checked(path, content.decode("utf-8"), LadderConfig)
 
 
 def load_trace_with_digest(path: Path) -> tuple[TraceFile, str]:
@@ -48,8 +62,13 @@ def _read(path: Path, remedy: str) -> bytes:
     return content
 
 
-def _checked(path: Path, text: str, root: type[_Root]) -> _Root:
+def _checked(path: Path, text: str, root: type[_Root], values: Mapping[str, Value] | None = None) -> _Root:
     data, lines = _parse(path, text)
+    if values is not None:
+        try:
+            data = filled(data, values, "")
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
     if not isinstance(data, dict):
         kind = "empty" if data is None else f"a {type(data).__name__}"
         start = next(iter(root.model_fields))
@@ -86,6 +105,11 @@ def config_schema() -> dict[str, Any]:
 def trace_schema() -> dict[str, Any]:
     """The JSON Schema of a trace file."""
     return _schema(TraceFile)
+
+
+def ladder_schema() -> dict[str, Any]:
+    """The JSON Schema of a ladder file."""
+    return _schema(LadderConfig)
 
 
 def _schema(root: type[BaseModel]) -> dict[str, Any]:

@@ -63,6 +63,7 @@ class Reason(str, Enum):
     BUDGET_EXHAUSTED = "BUDGET_EXHAUSTED"
     POWER_TOO_LOW = "POWER_TOO_LOW"
     FLOOR_WRONG = "FLOOR_WRONG"
+    RUNG_NOT_UP = "RUNG_NOT_UP"
     # annotations and not-applicable
     BELOW_HIT_FLOOR = "BELOW_HIT_FLOOR"
     NEAR_TIE = "NEAR_TIE"
@@ -294,6 +295,10 @@ REASONS: dict[Reason, ReasonText] = {
     Reason.POWER_TOO_LOW: ReasonText(
         "Fewer clean groups came by the path than the policy asks for: rarer faults than those excluded may be there.",
         "Raise gate.groups_per_tier to what the detail says, or policy.max_fault_rate to what you can live with.",
+    ),
+    Reason.RUNG_NOT_UP: ReasonText(
+        "A rung of a ladder could not be brought up, or did not become ready in time.",
+        "Read its log, named in the report; run the command by hand, or raise limits.up_s or limits.ready_s.",
     ),
     Reason.FLOOR_WRONG: ReasonText(
         "A prompt below the predicted hit floor was served from a cache: the geometry is not what was assumed.",
