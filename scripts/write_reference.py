@@ -6,8 +6,8 @@ from pathlib import Path
 from kvgate.config.load import config_schema, ladder_schema, trace_schema
 from kvgate.domain.reasons import REASONS, Reason
 from kvgate.report.document import report_schema
-from kvgate.report.measure_document import measure_schema
 from kvgate.report.ladder_document import ladder_report_schema
+from kvgate.report.measure_document import measure_schema
 from kvgate.report.soak_document import soak_schema
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"

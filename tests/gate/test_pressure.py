@@ -309,6 +309,13 @@ def test_clients_that_take_their_time_ask_less_often(tmp_path: Path) -> None:
     assert later < at_once
 
 
+def test_impatient_clients_that_take_their_time_are_there_when_the_groups_request_follows(tmp_path: Path) -> None:
+    """Broken off at once, and then silent for long, they would be missing."""
+    change = pressed(4, pause_s=0.3, cancel_share=0.9, tokens=128)
+    _, ruling = gated(tmp_path, arms=USUAL, change=change, dials=replace(PACE, latency_per_token_s=0.01))
+    assert Verdict.PASS is ruling.verdict, ruling.reasons
+
+
 def test_what_begins_alike_and_goes_on_differently_is_found_where_it_is_sent(tmp_path: Path) -> None:
     assert check(BY_NAME["after_a_fork"]).right
     _, alone = gated(tmp_path, "after_a_fork", USUAL)

@@ -103,11 +103,14 @@ class Churn:
         key = (engine.name, group.id)
         if key not in self._bodies:
             self._bodies[key] = engine.encode(prompt.ids)
+        # The first one has to be there when the group's request follows, however impatient its client is.
+        spared_s = 2 * LEAD_S
         while not over.yet:
             step = replace(
                 group.steps[0], endpoint=beside.endpoint, salt=f"{group.steps[0].salt}{self._sent[group.id]}"
             )
             life_s, begun = self._breaks_off(), self.clock.now()
+            life_s, spared_s = life_s + spared_s if life_s is not None else None, 0.0
             seen = await self._send(engine, step, group, (self._bodies[key], prompt.sha256), life_s)
             if seen.ok:
                 self._life_s = max(FIRST_LIFE_S, self.clock.now() - begun)
