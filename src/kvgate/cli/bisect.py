@@ -148,7 +148,7 @@ async def _try(ladder: _Ladder, rung: Rung, place: int) -> RungTried:
         figures = _figures(ladder.config, before, await _readings(ladder.config, rung, hidden))
         tried = _judged(rung, place, run, (up_s, time.monotonic() - begun - up_s), log, figures)
     except RemoteError as error:
-        gone = await launcher.gone()
+        gone = launcher.gone()
         problem = Problem(Reason.RUNG_NOT_UP, str(error) if gone is None else f"{error}; {gone}")
         times = (up_s, max(0.0, time.monotonic() - begun - up_s))
         tried = RungTried(

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
-from anyio.abc import Process
 
 from kvgate.errors import RemoteError
 from kvgate.ports import HookResult, Hooks
@@ -18,6 +17,7 @@ from kvgate.ports import HookResult, Hooks
 # How long a keeper may take to say that it is done, beyond what it was given to end processes and run `down`.
 SPARE_S = 10.0
 READY_PAUSE_S = 1.0
+LISTENING_PAUSE_S = 0.05
 # Of a ready check that is asked again and again, one that hangs must not take all the time.
 READY_ONCE_S = 60.0
 
@@ -58,7 +58,7 @@ class Launcher:
     bringing: Bringing
     log: Path
     hidden: tuple[str, ...] = ()
-    _keeper: Process | None = None
+    _keeper: "subprocess.Popen[bytes] | None" = None
     _told: list[dict[str, object]] = field(default_factory=list)
     _rest: bytes = b""
 
@@ -68,7 +68,8 @@ class Launcher:
             return
         spec = self.log.with_suffix(".json")
         spec.write_text(json.dumps(self._spec()), encoding="utf-8")
-        self._keeper = await anyio.open_process(
+        # Not the event loop's: that kills what still runs when it is closed, and nobody would be left to clear up.
+        self._keeper = subprocess.Popen(
             [sys.executable, "-m", "kvgate.engines.keeper", str(spec)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -78,9 +79,9 @@ class Launcher:
             # Ctrl-C is for kvgate, which then takes the rung down.
             start_new_session=True,
         )
-        with anyio.move_on_after(self.bringing.up_s + SPARE_S):
-            while not self._has("up") and await self._hear():
-                pass
+        deadline = time.monotonic() + self.bringing.up_s + SPARE_S
+        while not self._has("up") and self._hear() and time.monotonic() < deadline:
+            await anyio.sleep(LISTENING_PAUSE_S)
         if not self._has("up"):
             raise RemoteError(f"the rung did not come up: {self._failure()}")
 
@@ -88,7 +89,7 @@ class Launcher:
         """Wait until the endpoints answer and the ready command succeeds. Raises RemoteError if that takes too long."""
         deadline, last = time.monotonic() + self.bringing.ready_s, "the endpoints do not answer"
         while True:
-            gone = await self.gone()
+            gone = self.gone()
             if gone is not None:
                 raise RemoteError(f"the rung did not become ready: {gone}")
             if await alive():
@@ -100,13 +101,11 @@ class Launcher:
                 raise RemoteError(f"the rung did not become ready within {self.bringing.ready_s:g} s: {last}")
             await anyio.sleep(READY_PAUSE_S)
 
-    async def gone(self) -> str | None:
+    def gone(self) -> str | None:
         """Which of its processes has ended although nobody asked it to, None if none has."""
         if self._keeper is None:
             return None
-        with anyio.move_on_after(0.01):
-            while await self._hear():
-                pass
+        self._hear()
         ended = next((told for told in self._told if told["event"] == "ended"), None)
         return (
             f"{ended['name']} ended with code {ended['code']}; see {self._log_of(str(ended['name']))}"
@@ -120,18 +119,18 @@ class Launcher:
         if keeper is None:
             return None
         limit_s = self.bringing.down_s + (len(self.bringing.processes) + 1) * self.bringing.grace_s + SPARE_S
+        if keeper.stdin is not None:
+            keeper.stdin.close()
+        # From here on the keeper clears up, whatever becomes of this process.
+        deadline = time.monotonic() + limit_s
         with anyio.CancelScope(shield=True):
-            if keeper.stdin is not None:
-                await keeper.stdin.aclose()
-            with anyio.move_on_after(limit_s):
-                while await self._hear():
-                    pass
-                await keeper.wait()
-            if keeper.returncode is None:
-                keeper.kill()
-                await keeper.wait()
-                return f"the rung was not taken down within {limit_s:g} s; look for what it left running"
-            self._keeper = None
+            while (self._hear() or keeper.poll() is None) and time.monotonic() < deadline:
+                await anyio.sleep(LISTENING_PAUSE_S)
+        self._keeper = None
+        if keeper.stdout is not None:
+            keeper.stdout.close()
+        if keeper.poll() is None:
+            return f"the rung was not taken down within {limit_s:g} s; look for what it left running"
         failed = [str(told["detail"]) for told in self._told if told["event"] == "failed"]
         return next((each for each in failed if each.startswith("down ")), None)
 
@@ -140,18 +139,19 @@ class Launcher:
             return None
         return await hooks.run(self.bringing.ready, self.bringing.environment, READY_ONCE_S)
 
-    async def _hear(self) -> bool:
-        """Take in what the keeper says next; whether it may say more."""
+    def _hear(self) -> bool:
+        """Take in what the keeper has said since; whether it may say more. Does not wait."""
         keeper = self._keeper
         if keeper is None or keeper.stdout is None:
             return False
-        try:
-            self._rest += await keeper.stdout.receive()
-        except anyio.EndOfStream:
-            return False
+        os.set_blocking(keeper.stdout.fileno(), False)
+        said: bytes | None = b""
+        while said := keeper.stdout.read():
+            self._rest += said
         *lines, self._rest = self._rest.split(b"\n")
         self._told += [json.loads(line) for line in lines]
-        return True
+        # Nothing to be read now is None, the end of it is empty.
+        return said is None
 
     def _has(self, event: str) -> bool:
         return any(told["event"] == event for told in self._told)
