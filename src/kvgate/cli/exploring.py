@@ -126,23 +126,50 @@ async def _prompt_prefix(link: Link, model: str) -> tuple[int, ...]:
 async def _geometry(
     connection: Connection, facts: ServerFacts, prompts: PromptSource, active: bool
 ) -> tuple[Geometry, list[str]]:
-    overrides: GeometryConfig = connection.config.deployment.geometry
-    notes: list[str] = []
-    sources = dict(facts.sources) | dict.fromkeys(overrides.model_fields_set, "configuration")
-    longest = overrides.max_model_len or facts.max_model_len
-    if longest is None:
-        raise ConfigError("deployment.geometry.max_model_len: the server does not say how long a prompt may be; set it")
-    granule = overrides.granule or facts.granule or overrides.block_size or facts.block_size
-    if granule is not None and "granule" not in sources:
-        sources["granule"] = "the block size"
+    longest = _longest(connection.config.deployment.geometry, facts)
+    granule, probed = _granule(connection.config.deployment.geometry, facts), False
     if granule is None and active:
         granule = await _probe_granule(connection, prompts, longest)
-        sources["granule"] = "probing"
+        probed = True
     if granule is None:
         raise ConfigError(
             "deployment.geometry.granule: the server does not say in which steps it reuses KV; set it (the engine's "
             "start-up log names the block size), or let `kvgate doctor` find it by probing"
         )
+    return _sized(connection.config.deployment.geometry, facts, (longest, granule, probed))
+
+
+def passive_geometry(connection: Connection, facts: ServerFacts) -> Geometry | None:
+    """The geometry as far as the server tells it without being sent a prompt, None if that is not enough.
+
+    Raises ConfigError.
+    """
+    overrides = connection.config.deployment.geometry
+    granule = _granule(overrides, facts)
+    if granule is None:
+        return None
+    geometry, _ = _sized(overrides, facts, (_longest(overrides, facts), granule, False))
+    return replace(geometry, prefill_drops=overrides.prefill_drops or 0)
+
+
+def _longest(overrides: GeometryConfig, facts: ServerFacts) -> int:
+    longest = overrides.max_model_len or facts.max_model_len
+    if longest is None:
+        raise ConfigError("deployment.geometry.max_model_len: the server does not say how long a prompt may be; set it")
+    return longest
+
+
+def _granule(overrides: GeometryConfig, facts: ServerFacts) -> int | None:
+    return overrides.granule or facts.granule or overrides.block_size or facts.block_size
+
+
+def _sized(overrides: GeometryConfig, facts: ServerFacts, found: tuple[int, int, bool]) -> tuple[Geometry, list[str]]:
+    """The geometry, and notes; ``found`` are the longest prompt, the granule, and whether that was found by probing."""
+    longest, granule, probed = found
+    notes: list[str] = []
+    sources = dict(facts.sources) | dict.fromkeys(overrides.model_fields_set, "configuration")
+    if probed or "granule" not in sources:
+        sources["granule"] = "probing" if probed else "the block size"
     chunk = overrides.chunk or facts.chunk
     if chunk is None:
         chunk = longest

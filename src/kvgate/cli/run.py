@@ -11,11 +11,13 @@ from kvgate.cli.clock import RealClock
 from kvgate.cli.event_loop import run_async
 from kvgate.cli.exit_codes import ExitCode, exit_code
 from kvgate.cli.exploring import Explored, draw_seed, explore, plan_for
+from kvgate.cli.identity import asked_in, stated_in, told_by
 from kvgate.cli.interrupting import until_done_or_interrupted
 from kvgate.cli.output import Format, ProgressWatcher, emit
 from kvgate.cli.wiring import Connection, connect
 from kvgate.config.load import load_config_with_digest
 from kvgate.config.schema import Config
+from kvgate.domain.fingerprint import COMPONENTS
 from kvgate.domain.judge import judge
 from kvgate.domain.plan import Plan
 from kvgate.domain.policy import PolicyName
@@ -30,7 +32,7 @@ from kvgate.report.junit import report_junit
 from kvgate.store.run_directory import Manifest, RunDirectory, read_history, read_manifest, write_verdict
 
 # What seed 002 §12 wants recorded and the endpoints do not tell this version of kvgate.
-UNTOLD = ("vllm-ascend", "cann", "torch-npu", "mooncake", "checkpoint", "quantisation", "device", "topology")
+UNTOLD = (*COMPONENTS, "checkpoint", "quantisation", "device", "topology")
 
 
 def run_gate(path: Path, policy: PolicyName | None, form: Format, junit: Path | None, quiet: bool) -> ExitCode:
@@ -76,7 +78,8 @@ async def carry_out(
         watcher.said(f"asking {config.deployment.name} what it can prove")
         explored = await explore(connection, draw_seed(config), active=True)
         plan = plan_for(connection, explored, policy)
-        manifest = _manifest(run_id, source, plan, explored)
+        told = await told_by(connection, explored.facts)
+        manifest = _manifest(run_id, source, plan, explored, (config, told))
         directory = RunDirectory.create(Path(config.output.directory), manifest)
         watcher.said(
             f"run {run_id}: {len(plan.groups)} groups, {plan.computed_tokens()} prompt tokens to compute, "
@@ -117,11 +120,19 @@ def _session(
     return Session(plan, run_id, explored.prompts, outside, settings)
 
 
-def _manifest(run_id: str, source: tuple[Path, str], plan: Plan, explored: Explored) -> Manifest:
-    facts = explored.facts
+def _manifest(
+    run_id: str,
+    source: tuple[Path, str],
+    plan: Plan,
+    explored: Explored,
+    known: tuple[Config, dict[str, str]],
+) -> Manifest:
+    """What is written before the first probe; ``known`` is what was configured, and what engines told of themselves."""
+    facts, (config, told) = explored.facts, known
+    stated = stated_in(config)
     versions: list[tuple[str, str | None, str]] = [
         ("vllm", facts.version, "" if facts.version else "the server does not say"),
-        *((name, None, "the endpoints do not tell it") for name in UNTOLD),
+        *(_version(name, stated) for name in UNTOLD),
     ]
     lexicons = explored.prompts.lexicons.values()
     pieces = {piece: list(ids) for lexicon in lexicons for piece, ids in lexicon.ids.items()}
@@ -134,4 +145,11 @@ def _manifest(run_id: str, source: tuple[Path, str], plan: Plan, explored: Explo
         plan=plan,
         versions=tuple(versions),
         lexicon=pieces,
+        stated=tuple(sorted((stated | told).items())),
+        asked=asked_in(config),
     )
+
+
+def _version(name: str, stated: dict[str, str]) -> tuple[str, str | None, str]:
+    found = stated.get(name) or stated.get(f"version.{name}")
+    return name, found, "" if found else "the endpoints do not tell it, and deployment.facts does not say it"

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from kvgate.config.facts_schema import FactsConfig
 from kvgate.config.values import Argv, EnvName, Name, Real, Section, Tokens, Url, Whole, no_null
 from kvgate.domain.deployment import Role
 from kvgate.domain.plan import Forcing
@@ -92,6 +93,11 @@ class DeploymentConfig(Section):
     )
     geometry: GeometryConfig = Field(
         default_factory=GeometryConfig, description="overrides of block_size, granule, chunk, max_model_len, ..."
+    )
+
+    facts: FactsConfig = Field(
+        default_factory=lambda: FactsConfig.model_validate({}),
+        description="checkpoint, quantisation, device, topology, parallelism, backend, versions, features, if known",
     )
 
     @field_validator("endpoints")

@@ -52,6 +52,16 @@ Argv = Annotated[list[Annotated[str, AfterValidator(no_null)]], Field(min_length
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$"), AfterValidator(_usable_url)]
 
 
+def _plainly(value: object) -> object:
+    """A number or truth value as it is written; people write a degree of parallelism without quotes."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, (int, float)) else value
+
+
+Fact = Annotated[str, BeforeValidator(_plainly), Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
 class Section(BaseModel):
     """A section: unknown keys are refused."""
 

@@ -53,3 +53,29 @@ class Policy:
     required_sources: tuple[Source, ...] = ()
     first_token_ratio: float = 0.9
     max_fault_rate: float | None = None
+
+
+def weaker(found: Policy, wanted: Policy) -> tuple[str, ...]:
+    """In what a policy lets pass more than another one, one phrase each; the names of policies are not compared."""
+    more = (
+        ("exercised_share", found.exercised_share < wanted.exercised_share),
+        ("envelope_floor_nat", found.envelope_floor_nat > wanted.envelope_floor_nat),
+        ("envelope_cap_nat", found.envelope_cap_nat > wanted.envelope_cap_nat),
+        ("lossy_bound_nat", (found.lossy_bound_nat or 0.0) > (wanted.lossy_bound_nat or 0.0)),
+        ("accept_ids_only", found.accept_ids_only and not wanted.accept_ids_only),
+        ("accept_text_only", found.accept_text_only and not wanted.accept_text_only),
+        ("accept_unproven_alignment", found.accept_unproven_alignment and not wanted.accept_unproven_alignment),
+        ("alpha", found.alpha < wanted.alpha),
+        ("min_output_tokens", found.min_output_tokens < wanted.min_output_tokens),
+        ("first_token_ratio", found.first_token_ratio > wanted.first_token_ratio),
+    )
+    names = [name for name, is_so in more if is_so]
+    phrases = [f"{name} {_said(getattr(found, name))}, not {_said(getattr(wanted, name))}" for name in names]
+    if found.evidence is Grade.SCHEDULED and wanted.evidence is Grade.ARRIVED:
+        phrases.insert(0, "evidence scheduled, not arrived")
+    left_out = [each.value for each in wanted.required_sources if each not in found.required_sources]
+    return (*phrases, *(f"required_sources without {each}" for each in left_out))
+
+
+def _said(value: object) -> str:
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -78,6 +78,10 @@ class EndpointDiscovery:
             **{name: value for name, (value, _) in found.items()},
         )
 
+    async def version(self) -> str | None:
+        """The engine's version by one GET request, None if it does not tell."""
+        return _version(await self._page(self._dialect.version_path))
+
     async def capabilities(self, ids: tuple[int, ...]) -> Capabilities:
         """One short request with token IDs ``ids``, then the counters. The engine caches that prompt like any other."""
         # A salt of its own, so that no earlier probe's KV answers.

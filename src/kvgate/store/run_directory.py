@@ -30,7 +30,9 @@ class Manifest:
     """What was known and decided before the first probe.
 
     ``started_at`` is ISO 8601 in UTC. ``versions`` are (component, version or None, why unknown) triples.
-    ``lexicon`` holds the token IDs of every piece of text by family, so that prompts can be made again.
+    ``lexicon`` holds the token IDs of every piece of text by family, so that prompts can be made again. ``stated`` are
+    traits of the deployment that the plan does not hold (`kvgate.domain.fingerprint`), ``asked`` what its
+    configuration asked to be sent; both are empty in runs of older versions.
     """
 
     run_id: str
@@ -41,6 +43,8 @@ class Manifest:
     plan: Plan
     versions: tuple[tuple[str, str | None, str], ...]
     lexicon: dict[str, list[int]]
+    stated: tuple[tuple[str, str], ...] = ()
+    asked: tuple[str, ...] = ()
     format: Literal["kvgate.run/1"] = "kvgate.run/1"
 
 
@@ -107,6 +111,13 @@ def write_verdict(path: Path, verdict: RunVerdict) -> None:
 def read_manifest(path: Path) -> Manifest:
     """The manifest of a run directory. Raises RecordError."""
     return read_document(path / MANIFEST, _MANIFEST, FORMAT, ("run directory", "manifest", "kvgate run"))
+
+
+def read_stored(path: Path) -> RunVerdict | None:
+    """The ruling in verdict.json, None if there is none. Raises RecordError."""
+    if not (path / VERDICT).exists():
+        return None
+    return read_document(path / VERDICT, _VERDICT, FORMAT, ("run directory", "verdict", "kvgate run"))
 
 
 def read_history(path: Path) -> Iterator[Entry]:
