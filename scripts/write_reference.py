@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from kvgate.config.load import config_schema, ladder_schema, trace_schema
 from kvgate.domain.reasons import REASONS, Reason
 from kvgate.report.document import report_schema
 from kvgate.report.ladder_document import ladder_report_schema
+from kvgate.report.ledger_document import ledger_schemas
 from kvgate.report.measure_document import measure_schema
 from kvgate.report.soak_document import soak_schema
 
@@ -43,7 +45,12 @@ def pages() -> dict[str, str]:
         "soak.schema.json": json.dumps(soak_schema(), indent=1, ensure_ascii=False) + "\n",
         "measure.schema.json": json.dumps(measure_schema(), indent=1, ensure_ascii=False) + "\n",
         "reasons.md": reasons_page(),
+        **{f"{name}.schema.json": _json(schema) for name, schema in ledger_schemas().items()},
     }
+
+
+def _json(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 
 def main() -> None:

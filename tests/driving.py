@@ -41,7 +41,7 @@ class Driven:
 
     @property
     def run(self) -> Path:
-        (run,) = (self.folder / "runs").iterdir()
+        (run,) = (self.folder / "runs").glob("[0-9]*")
         return run
 
     def pairs(self, subject: str, baseline: str) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ def figures(ended: Ended, part: str = "p") -> dict[str, dict[str, Any]]:
 
 def only_record(folder: Path) -> Path:
     """The one record made under ``folder``."""
-    (run,) = (folder / "runs").iterdir()
+    (run,) = (folder / "runs").glob("[0-9]*")
     return run
 
 

@@ -92,5 +92,5 @@ def scripted(folder: Path) -> Iterator[Run]:
 
 def only_run(folder: Path) -> Path:
     """The one run directory the gate made under a folder."""
-    (run,) = (folder / "runs").iterdir()
+    (run,) = (folder / "runs").glob("[0-9]*")
     return run

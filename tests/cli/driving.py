@@ -85,5 +85,5 @@ def kvgate_process(*argv: str | Path, env: Mapping[str, str] | None = None, seco
 
 def only_run(folder: Path) -> Path:
     """The one run directory made under ``folder``."""
-    (run,) = (folder / "runs").iterdir()
+    (run,) = (folder / "runs").glob("[0-9]*")
     return run

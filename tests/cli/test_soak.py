@@ -27,7 +27,7 @@ def soaked(folder: Path, script: Script, *more: str, **sections: Any) -> tuple[E
     with serving(script) as server:
         file = config_file(folder, server, **sections)
         ended = kvgate("soak", "-c", file, "--for", "1h", *more)
-    return ended, next((folder / "runs").iterdir())
+    return ended, next((folder / "runs").glob("soak-*"))
 
 
 def test_rounds_that_pass_are_a_pass_and_exclude_more_than_each_alone(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_soak_that_is_stopped_says_what_it_has(tmp_path: Path) -> None:
             out, err = process.communicate(timeout=30)
         assert 130 == process.returncode, err
         assert "stopped by the user" in out
-    assert list(read_rounds(next((tmp_path / "runs").iterdir())))
+    assert list(read_rounds(next((tmp_path / "runs").glob("soak-*"))))
 
 
 @pytest.mark.parametrize("said", ["", "1", "0s", "5 weeks", "-1h"])

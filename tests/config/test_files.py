@@ -23,6 +23,7 @@ from kvgate.domain.rungs import why_invalid
 from kvgate.errors import ConfigError
 from kvgate.report.document import report_schema
 from kvgate.report.ladder_document import ladder_report_schema
+from kvgate.report.ledger_document import ledger_schemas
 from kvgate.report.measure_document import measure_schema
 from kvgate.report.soak_document import soak_schema
 
@@ -119,8 +120,9 @@ def test_every_example_trace_loads_and_fits_the_schema(file: Path) -> None:
         ("soak.schema.json", soak_schema()),
         ("ladder.schema.json", ladder_schema()),
         ("ladder-report.schema.json", ladder_report_schema()),
+        *((f"{name}.schema.json", schema) for name, schema in ledger_schemas().items()),
     ],
-    ids=["config", "report", "trace", "measure", "soak", "ladder", "ladder report"],
+    ids=["config", "report", "trace", "measure", "soak", "ladder", "ladder report", *ledger_schemas()],
 )
 def test_a_published_schema_is_what_the_code_says(name: str, schema: dict[str, object]) -> None:
     jsonschema.Draft202012Validator.check_schema(schema)

@@ -31,7 +31,7 @@ def test_a_healthy_deployment_passes_by_chat(tmp_path: Path, topology: Topology)
     assert ruling.verdict is Verdict.PASS
     assert any("prompts are sent as chats" in note for note in ruling.notes)
     # Every prompt is as long as planned, the template's tokens included, and came back as it was meant.
-    (run,) = (tmp_path / "runs").iterdir()
+    (run,) = (tmp_path / "runs").glob("[0-9]*")
     entries = list(read_history(run))
     lengths = {entry.probe.length for entry in entries if isinstance(entry, ProbeSent) and entry.probe.arm is Arm.COLD}
     assert {group.length for group in plan.groups} == lengths

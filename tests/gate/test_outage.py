@@ -63,7 +63,7 @@ def test_a_healthy_deployment_computes_meanwhile_and_loads_again(tmp_path: Path)
     assert plan.groups[-1].expected_external == arms[Arm.EXTERNAL].external == arms[Arm.RECOVERED].external
     assert {"outage_vs_cold", "recovered_vs_cold", "external_vs_cold"} == {pair.kind.value for pair in last.pairs}
     assert all(pair.exact for pair in last.pairs)
-    ran = [entry for entry in read_history(next((tmp_path / "runs").iterdir())) if isinstance(entry, HookRan)]
+    ran = [entry for entry in read_history(next((tmp_path / "runs").glob("[0-9]*"))) if isinstance(entry, HookRan)]
     assert [("pool_down", "outage"), ("pool_up", "restore")] == [(each.name, each.arm.value) for each in ran]
     assert ["down", "up"] == did(tmp_path)
 
@@ -107,7 +107,7 @@ def test_the_pool_comes_back_after_a_hook_that_failed_half_way(tmp_path: Path) -
     assert (Verdict.INCONCLUSIVE, Reason.HOOK_FAILED) == (ruling.verdict, ruling.reasons[0].reason)
     assert "half way" in ruling.reasons[0].detail
     assert ["down", "up"] == did(tmp_path)
-    record = list(read_history(next((tmp_path / "runs").iterdir())))
+    record = list(read_history(next((tmp_path / "runs").glob("[0-9]*"))))
     back = next(at for at, entry in enumerate(record) if isinstance(entry, HookRan) and entry.name == "pool_up")
     assert any(isinstance(entry, ProbeSent) for entry in record[back:]), "before anything else is sent"
 

@@ -28,7 +28,7 @@ from tests.gate.test_arms import gated as arms_gated
 
 def histories(folder: Path) -> list[Observation]:
     """The replies of the one run kept in a folder."""
-    (run,) = (folder / "runs").iterdir()
+    (run,) = (folder / "runs").glob("[0-9]*")
     return [entry.observation for entry in read_history(run) if isinstance(entry, ProbeAnswered)]
 
 

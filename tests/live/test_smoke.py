@@ -60,10 +60,10 @@ def test_a_server_killed_in_mid_run_is_remote_trouble_with_a_readable_record(lab
     gate = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     # Wait for the first answer of a group, not for a time: then the kill is in mid-run by construction.
     runs = lab.folder / "runs"
-    before = set(runs.iterdir())
+    before = set(runs.glob("[0-9]*"))
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        fresh = [run for run in set(runs.iterdir()) - before if (run / "history.jsonl").exists()]
+        fresh = [run for run in set(runs.glob("[0-9]*")) - before if (run / "history.jsonl").exists()]
         if fresh and '"t512-1.cold.0","observation"' in (fresh[0] / "history.jsonl").read_text():
             break
         time.sleep(0.2)
@@ -72,5 +72,5 @@ def test_a_server_killed_in_mid_run_is_remote_trouble_with_a_readable_record(lab
     assert gate.returncode == 4, err
     assert "ENDPOINT_LOST" in out
     assert "Traceback" not in err
-    run = next(iter(set(runs.iterdir()) - before))
+    run = next(iter(set(runs.glob("[0-9]*")) - before))
     assert subprocess.run([".venv/bin/kvgate", "judge", str(run), "--check"], cwd=ROOT, check=False).returncode == 4

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from kvgate import __version__
+from kvgate.cli import record_commands
 from kvgate.cli.exit_codes import ExitCode, guarded
 from kvgate.cli.output import Format, ListFormat
 from kvgate.domain.policy import PolicyName
@@ -74,10 +75,11 @@ def soak(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on standard error.")] = False,
 ) -> ExitCode:
     """Gate the deployment round after round, for hours or days, on bounded disk."""
-    from kvgate.cli.soak import Length, seconds_in
+    from kvgate.cli.duration import seconds_in
+    from kvgate.cli.soak import Length
     from kvgate.cli.soak import soak as go_on
 
-    return go_on(config, Length(seconds_in(duration), rounds, megabytes, keep_going), output, quiet)
+    return go_on(config, Length(seconds_in(duration, "--for"), rounds, megabytes, keep_going), output, quiet)
 
 
 @app.command()
@@ -197,6 +199,8 @@ def selftest(
 
     return run_selftest(faults or [], output, jobs)
 
+
+record_commands.add_to(app)
 
 sim = typer.Typer(help="The embedded deployment: engines whose answers are computed from the KV bytes they read.")
 app.add_typer(sim, name="sim", no_args_is_help=True)

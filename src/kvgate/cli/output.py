@@ -28,6 +28,15 @@ class ListFormat(str, Enum):
     JSON = "json"
 
 
+class MatrixFormat(str, Enum):
+    """Renderings of a matrix."""
+
+    TABLE = "table"
+    JSON = "json"
+    MARKDOWN = "markdown"
+    HTML = "html"
+
+
 class _Console(Console):
     """A console that does not turn a closed pipe into exit 1, which would read as FAIL."""
 

@@ -14,6 +14,7 @@ from kvgate.cli.exploring import Explored, draw_seed, explore, plan_for
 from kvgate.cli.identity import asked_in, stated_in, told_by
 from kvgate.cli.interrupting import until_done_or_interrupted
 from kvgate.cli.output import Format, ProgressWatcher, emit
+from kvgate.cli.recording import enter
 from kvgate.cli.wiring import Connection, connect
 from kvgate.config.load import load_config_with_digest
 from kvgate.config.schema import Config
@@ -48,6 +49,7 @@ def run_gate(path: Path, policy: PolicyName | None, form: Format, junit: Path | 
     manifest = read_manifest(run_path)
     ruling = judge(manifest.plan, RunRecord(read_history(run_path)))
     write_verdict(run_path, ruling)
+    enter(run_path, manifest, ruling)
     report = make_report(manifest.run_id, manifest.kvgate_version, manifest.started_at, manifest.plan, ruling)
     if junit is not None:
         _write_junit(junit, report_junit(report))

@@ -1,6 +1,5 @@
 """``kvgate soak``: the same gate round after round, for as long as is asked, on bounded disk."""
 
-import re
 import secrets
 import sys
 import time
@@ -17,12 +16,10 @@ from kvgate.domain.judge import judge
 from kvgate.domain.record import RunRecord
 from kvgate.domain.soak import SoakRound, alpha_of, round_of, sum_up
 from kvgate.domain.verdict import Verdict
-from kvgate.errors import ConfigError, RemoteError
+from kvgate.errors import RemoteError
 from kvgate.report.soak_document import SoakReport, print_soak, soak_json
 from kvgate.store.run_directory import read_history, read_manifest, write_verdict
 from kvgate.store.soak_directory import SoakDirectory, read_rounds
-
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +39,6 @@ class _End:
     why: str = ""
     interrupted: bool = False
     lost: bool = False
-
-
-def seconds_in(text: str) -> float:
-    """Seconds of a duration such as 30m, 8h or 2d. Raises ConfigError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
-    if found is None or not float(found[1]):
-        raise ConfigError(f"--for {text}: is no duration; give a number with s, m, h or d, for instance 30m or 8h")
-    return float(found[1]) * _UNITS[found[2]]
 
 
 def soak(path: Path, length: Length, form: ListFormat, quiet: bool) -> ExitCode:
