@@ -7,7 +7,9 @@ from kvgate.config.load import config_schema, trace_schema
 from kvgate.domain.reasons import REASONS, Reason
 from kvgate.report.document import report_schema
 from kvgate.report.measure_document import measure_schema
+from kvgate.report.narrow_document import narrow_schema
 from kvgate.report.soak_document import soak_schema
+from kvgate.store.replay_file import replay_schema
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 SECTIONS = (
@@ -38,6 +40,8 @@ def pages() -> dict[str, str]:
         "report.schema.json": json.dumps(report_schema(), indent=1, ensure_ascii=False) + "\n",
         "trace.schema.json": json.dumps(trace_schema(), indent=1, ensure_ascii=False) + "\n",
         "soak.schema.json": json.dumps(soak_schema(), indent=1, ensure_ascii=False) + "\n",
+        "narrow.schema.json": json.dumps(narrow_schema(), indent=1, ensure_ascii=False) + "\n",
+        "replay.schema.json": json.dumps(replay_schema(), indent=1, ensure_ascii=False) + "\n",
         "measure.schema.json": json.dumps(measure_schema(), indent=1, ensure_ascii=False) + "\n",
         "reasons.md": reasons_page(),
     }

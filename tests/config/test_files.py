@@ -14,6 +14,8 @@ from kvgate.config.trace_schema import trace_of
 from kvgate.errors import ConfigError
 from kvgate.report.document import report_schema
 from kvgate.report.measure_document import measure_schema
+from kvgate.report.narrow_document import narrow_schema
+from kvgate.store.replay_file import replay_schema
 
 ROOT = Path(__file__).parents[2]
 TRACES = sorted((ROOT / "configs" / "traces").glob("*.yaml"))
@@ -81,8 +83,10 @@ def test_every_example_trace_loads_and_fits_the_schema(file: Path) -> None:
         ("report.schema.json", report_schema()),
         ("trace.schema.json", trace_schema()),
         ("measure.schema.json", measure_schema()),
+        ("narrow.schema.json", narrow_schema()),
+        ("replay.schema.json", replay_schema()),
     ],
-    ids=["config", "report", "trace", "measure"],
+    ids=["config", "report", "trace", "measure", "narrow", "replay"],
 )
 def test_a_published_schema_is_what_the_code_says(name: str, schema: dict[str, object]) -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
