@@ -5,6 +5,7 @@ from pathlib import Path
 
 from kvgate.config.load import config_schema, trace_schema
 from kvgate.domain.reasons import REASONS, Reason
+from kvgate.report.compare_document import compare_schema
 from kvgate.report.document import report_schema
 from kvgate.report.measure_document import measure_schema
 from kvgate.report.narrow_document import narrow_schema
@@ -41,6 +42,7 @@ def pages() -> dict[str, str]:
         "trace.schema.json": json.dumps(trace_schema(), indent=1, ensure_ascii=False) + "\n",
         "soak.schema.json": json.dumps(soak_schema(), indent=1, ensure_ascii=False) + "\n",
         "narrow.schema.json": json.dumps(narrow_schema(), indent=1, ensure_ascii=False) + "\n",
+        "compare.schema.json": json.dumps(compare_schema(), indent=1, ensure_ascii=False) + "\n",
         "replay.schema.json": json.dumps(replay_schema(), indent=1, ensure_ascii=False) + "\n",
         "measure.schema.json": json.dumps(measure_schema(), indent=1, ensure_ascii=False) + "\n",
         "reasons.md": reasons_page(),

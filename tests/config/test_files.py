@@ -12,6 +12,7 @@ import yaml
 from kvgate.config.load import config_schema, load_config, load_trace_with_digest, trace_schema
 from kvgate.config.trace_schema import trace_of
 from kvgate.errors import ConfigError
+from kvgate.report.compare_document import compare_schema
 from kvgate.report.document import report_schema
 from kvgate.report.measure_document import measure_schema
 from kvgate.report.narrow_document import narrow_schema
@@ -85,8 +86,9 @@ def test_every_example_trace_loads_and_fits_the_schema(file: Path) -> None:
         ("measure.schema.json", measure_schema()),
         ("narrow.schema.json", narrow_schema()),
         ("replay.schema.json", replay_schema()),
+        ("compare.schema.json", compare_schema()),
     ],
-    ids=["config", "report", "trace", "measure", "narrow", "replay"],
+    ids=["config", "report", "trace", "measure", "narrow", "replay", "compare"],
 )
 def test_a_published_schema_is_what_the_code_says(name: str, schema: dict[str, object]) -> None:
     jsonschema.Draft202012Validator.check_schema(schema)

@@ -159,6 +159,19 @@ def replay(
 
 @app.command()
 @guarded
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="RUN_A", help="The run directory that is compared with.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN_B", help="The run directory that may have regressed.")],
+    output: ListOption = ListFormat.TABLE,
+) -> ExitCode:
+    """Hold two runs against each other, offline: regressions, drift, and times by path."""
+    from kvgate.cli.comparing import compare as side_by_side
+
+    return side_by_side(first, second, output)
+
+
+@app.command()
+@guarded
 def report(run_directory: RunPath, output: FormatOption = Format.TABLE) -> ExitCode:
     """Print the report of a run. The exit code says whether it could be printed, not the verdict."""
     from kvgate.cli.rejudge import print_stored
