@@ -6,11 +6,14 @@ from typing import Any
 
 from kvgate.config.load import config_schema, ladder_schema, trace_schema
 from kvgate.domain.reasons import REASONS, Reason
+from kvgate.report.compare_document import compare_schema
 from kvgate.report.document import report_schema
 from kvgate.report.ladder_document import ladder_report_schema
 from kvgate.report.ledger_document import ledger_schemas
 from kvgate.report.measure_document import measure_schema
+from kvgate.report.narrow_document import narrow_schema
 from kvgate.report.soak_document import soak_schema
+from kvgate.store.replay_file import replay_schema
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 SECTIONS = (
@@ -43,6 +46,9 @@ def pages() -> dict[str, str]:
         "ladder.schema.json": json.dumps(ladder_schema(), indent=1, ensure_ascii=False) + "\n",
         "ladder-report.schema.json": json.dumps(ladder_report_schema(), indent=1, ensure_ascii=False) + "\n",
         "soak.schema.json": json.dumps(soak_schema(), indent=1, ensure_ascii=False) + "\n",
+        "narrow.schema.json": json.dumps(narrow_schema(), indent=1, ensure_ascii=False) + "\n",
+        "compare.schema.json": json.dumps(compare_schema(), indent=1, ensure_ascii=False) + "\n",
+        "replay.schema.json": json.dumps(replay_schema(), indent=1, ensure_ascii=False) + "\n",
         "measure.schema.json": json.dumps(measure_schema(), indent=1, ensure_ascii=False) + "\n",
         "reasons.md": reasons_page(),
         **{f"{name}.schema.json": _json(schema) for name, schema in ledger_schemas().items()},

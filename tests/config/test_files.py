@@ -21,11 +21,14 @@ from kvgate.config.load import (
 from kvgate.config.trace_schema import trace_of
 from kvgate.domain.rungs import why_invalid
 from kvgate.errors import ConfigError
+from kvgate.report.compare_document import compare_schema
 from kvgate.report.document import report_schema
 from kvgate.report.ladder_document import ladder_report_schema
 from kvgate.report.ledger_document import ledger_schemas
 from kvgate.report.measure_document import measure_schema
+from kvgate.report.narrow_document import narrow_schema
 from kvgate.report.soak_document import soak_schema
+from kvgate.store.replay_file import replay_schema
 
 ROOT = Path(__file__).parents[2]
 TRACES = sorted((ROOT / "configs" / "traces").glob("*.yaml"))
@@ -121,8 +124,14 @@ def test_every_example_trace_loads_and_fits_the_schema(file: Path) -> None:
         ("ladder.schema.json", ladder_schema()),
         ("ladder-report.schema.json", ladder_report_schema()),
         *((f"{name}.schema.json", schema) for name, schema in ledger_schemas().items()),
+        ("narrow.schema.json", narrow_schema()),
+        ("replay.schema.json", replay_schema()),
+        ("compare.schema.json", compare_schema()),
     ],
-    ids=["config", "report", "trace", "measure", "soak", "ladder", "ladder report", *ledger_schemas()],
+    ids=[
+        *("config", "report", "trace", "measure", "soak", "ladder", "ladder report", *ledger_schemas()),
+        *("narrow", "replay", "compare"),
+    ],
 )
 def test_a_published_schema_is_what_the_code_says(name: str, schema: dict[str, object]) -> None:
     jsonschema.Draft202012Validator.check_schema(schema)

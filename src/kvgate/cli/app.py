@@ -131,6 +131,62 @@ def judge(
 
 @app.command()
 @guarded
+def narrow(
+    run_directory: RunPath,
+    config: ConfigPath,
+    groups: Annotated[
+        int, typer.Option("--groups", min=1, max=64, help="At most so many more groups for each of the two questions.")
+    ] = 8,
+    output: ListOption = ListFormat.TABLE,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on standard error.")] = False,
+) -> ExitCode:
+    """After a FAIL: at which length it begins, and which block is wrong. Sends a few more groups."""
+    from kvgate.cli.narrow import narrow as narrow_down
+
+    return narrow_down(run_directory, config, groups, output, quiet)
+
+
+@app.command()
+@guarded
+def replay(
+    target: Annotated[
+        Path, typer.Argument(metavar="FILE_OR_RUN", help="A replay file, or a run directory made by `kvgate run`.")
+    ],
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="ID", help="Which group of the run; else the shortest that fails.")
+    ] = None,
+    same_keys: Annotated[
+        bool,
+        typer.Option("--same-keys", help="Send the salts of then: audit what that run left in the pool."),
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Configuration of the deployment, if it is another one.")
+    ] = None,
+    output: FormatOption = Format.TABLE,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on standard error.")] = False,
+) -> ExitCode:
+    """Send one group of a run exactly again, and judge it the same."""
+    from kvgate.cli.replay import Asked
+    from kvgate.cli.replay import replay as send_again
+
+    return send_again(Asked(target, group, same_keys, config), output, quiet)
+
+
+@app.command()
+@guarded
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="RUN_A", help="The run directory that is compared with.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN_B", help="The run directory that may have regressed.")],
+    output: ListOption = ListFormat.TABLE,
+) -> ExitCode:
+    """Hold two runs against each other, offline: regressions, drift, and times by path."""
+    from kvgate.cli.comparing import compare as side_by_side
+
+    return side_by_side(first, second, output)
+
+
+@app.command()
+@guarded
 def report(run_directory: RunPath, output: FormatOption = Format.TABLE) -> ExitCode:
     """Print the report of a run. The exit code says whether it could be printed, not the verdict."""
     from kvgate.cli.rejudge import print_stored

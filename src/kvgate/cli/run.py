@@ -3,6 +3,8 @@
 import os
 import secrets
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -15,16 +17,19 @@ from kvgate.cli.identity import asked_in, stated_in, told_by
 from kvgate.cli.interrupting import until_done_or_interrupted
 from kvgate.cli.output import Format, ProgressWatcher, emit
 from kvgate.cli.recording import enter
+from kvgate.cli.reproducing import tell_reproducer
 from kvgate.cli.wiring import Connection, connect
 from kvgate.config.load import load_config_with_digest
 from kvgate.config.schema import Config
 from kvgate.domain.fingerprint import COMPONENTS
 from kvgate.domain.judge import judge
 from kvgate.domain.plan import Plan
+from kvgate.domain.planning import Prompts
 from kvgate.domain.policy import PolicyName
 from kvgate.domain.record import RunRecord
 from kvgate.engines.hooks import ProcessHooks
 from kvgate.errors import ConfigError
+from kvgate.gate.course import AS_PLANNED, Course
 from kvgate.gate.line import Outside
 from kvgate.gate.lookout import Eye
 from kvgate.gate.session import Session, Settings
@@ -34,6 +39,18 @@ from kvgate.store.run_directory import Manifest, RunDirectory, read_history, rea
 
 # What seed 002 §12 wants recorded and the endpoints do not tell this version of kvgate.
 UNTOLD = (*COMPONENTS, "checkpoint", "quantisation", "device", "topology")
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What is carried out: a plan, where its prompts come from, and how it goes otherwise than the plan says."""
+
+    plan: Plan
+    prompts: Prompts
+    course: Course = AS_PLANNED
+
+
+Decide = Callable[[Connection, Explored], Decided]
 
 
 def run_gate(path: Path, policy: PolicyName | None, form: Format, junit: Path | None, quiet: bool) -> ExitCode:
@@ -54,6 +71,8 @@ def run_gate(path: Path, policy: PolicyName | None, form: Format, junit: Path | 
     if junit is not None:
         _write_junit(junit, report_junit(report))
     emit(report, form)
+    for told in tell_reproducer(run_path, manifest, ruling, config):
+        watcher.said(told)
     watcher.said(f"kept in {run_path}")
     return exit_code(ruling, interrupted)
 
@@ -75,11 +94,23 @@ async def carry_out(
 
     Returns the run directory and whether the user stopped it.
     """
+
+    def planned(connection: Connection, explored: Explored) -> Decided:
+        return Decided(plan_for(connection, explored, policy), explored.prompts)
+
+    return await carry_out_decided(config, source, planned, watcher)
+
+
+async def carry_out_decided(
+    config: Config, source: tuple[Path, str], decide: Decide, watcher: ProgressWatcher
+) -> tuple[Path, bool]:
+    """The same, where ``decide`` says what is carried out once it is known what the deployment is."""
     run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
     async with connect(config, run_id) as connection:
         watcher.said(f"asking {config.deployment.name} what it can prove")
         explored = await explore(connection, draw_seed(config), active=True)
-        plan = plan_for(connection, explored, policy)
+        decided = decide(connection, explored)
+        plan = decided.plan
         told = await told_by(connection, explored.facts)
         manifest = _manifest(run_id, source, plan, explored, (config, told))
         directory = RunDirectory.create(Path(config.output.directory), manifest)
@@ -87,7 +118,7 @@ async def carry_out(
             f"run {run_id}: {len(plan.groups)} groups, {plan.computed_tokens()} prompt tokens to compute, "
             f"{plan.sent_tokens()} to send"
         )
-        session = _session(connection, plan, run_id, explored, directory, watcher)
+        session = _session(connection, decided, run_id, directory, watcher)
         try:
             interrupted = await until_done_or_interrupted(session)
         finally:
@@ -100,9 +131,8 @@ async def carry_out(
 
 def _session(
     connection: Connection,
-    plan: Plan,
+    decided: Decided,
     run_id: str,
-    explored: Explored,
     directory: RunDirectory,
     watcher: ProgressWatcher,
 ) -> Session:
@@ -119,7 +149,7 @@ def _session(
     )
     hidden = (config.deployment.auth.bearer_env,) if config.deployment.auth is not None else ()
     outside = Outside(connection.engines(), ProcessHooks(hidden), directory, RealClock(), watcher)
-    return Session(plan, run_id, explored.prompts, outside, settings)
+    return Session(decided.plan, run_id, decided.prompts, outside, settings, decided.course)
 
 
 def _manifest(

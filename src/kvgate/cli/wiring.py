@@ -60,6 +60,7 @@ class Connection:
     deployment: Deployment
     dialect: Dialect
     links: tuple[Link, ...]
+    run_id: str = ""
 
     def entries(self) -> tuple[Entry, ...]:
         """The endpoints that play every part of a group. Raises ConfigError if there is none."""
@@ -154,7 +155,7 @@ async def connect(config: Config, run_id: str, bare: bool = False) -> AsyncItera
             if bare:
                 engine.ask_ids_by(())
             links.append(Link(endpoint, client, engine, EndpointDiscovery(endpoint, client, engine, dialect)))
-        yield Connection(config, deployment, dialect, tuple(links))
+        yield Connection(config, deployment, dialect, tuple(links), run_id)
     except KvgateError as error:
         raise type(error)(settings.hide(str(error))) from None
     finally:

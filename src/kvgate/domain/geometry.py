@@ -87,6 +87,10 @@ class Geometry:
         length = (tier - suffix) // self.granule * self.granule + suffix
         return length if length >= self.hit_floor else tier
 
+    def length_of_hit(self, granules: int, suffix_tokens: int = SUFFIX_TOKENS) -> int:
+        """The length of a prompt of which so many granules are reusable, with a suffix that is not."""
+        return (granules + self.speculation_granules) * self.granule + self._suffix(suffix_tokens)
+
     def _suffix(self, wanted: int) -> int:
         """Tokens after a whole granule: as many as wanted, at most a granule, and one that prefill computes."""
         return max(1, min(self.granule - 1, wanted)) + self.prefill_drops

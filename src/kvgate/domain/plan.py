@@ -51,6 +51,7 @@ class Purpose(str, Enum):
     SENTINEL = "sentinel"
     CHURN = "churn"
     OUTAGE = "outage"
+    BLOCK = "block"
 
 
 class PairKind(str, Enum):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from kvgate.domain.deployment import Capabilities, Deployment
 from kvgate.domain.geometry import SUFFIX_TOKENS, TAIL_TOKENS, Geometry, branch_tail
@@ -46,6 +47,19 @@ SENTINEL_TOKENS = (256, 512, 1024)
 MOST_PATIENCE = 4
 
 
+class Prompts(Protocol):
+    """Where a run's prompts come from: they are made (``PromptSource``), or were kept."""
+
+    def make(self, key: tuple[str, str], group: str, length: int) -> Prompt:
+        """The prompt of a group. Raises TooShortError."""
+
+    def for_group(self, group: GroupPlan) -> Prompt:
+        """The prompt of a planned group, made again."""
+
+    def part_of(self, group: GroupPlan, whole: Ids, part: Part, answered: tuple[int, ...] | None) -> Ids | None:
+        """One of a planned group's prompts as token IDs; None if it cannot be made (yet)."""
+
+
 @dataclass(frozen=True, slots=True)
 class PromptSource:
     """Makes prompts from families and lexicons, both by (family, language)."""
@@ -71,7 +85,7 @@ class PromptSource:
         size = group.size(part)
         if part is Part.WHOLE or size is None:
             return whole if part is Part.WHOLE else None
-        if part is Part.HEAD:
+        if part in (Part.HEAD, Part.STORED):
             return whole[: size.length]
         key = (group.family, group.language)
         family, lexicon = self.families[key], self.lexicons[key]
@@ -164,7 +178,7 @@ def _within_budget(plan: Plan) -> Plan:
     )
 
 
-def replacement_group(group: GroupPlan, number: int, prompts: PromptSource) -> GroupPlan:
+def replacement_group(group: GroupPlan, number: int, prompts: Prompts) -> GroupPlan:
     """The same group with a new prompt, to stand in for a void one."""
     name = f"{group.id.split('+')[0]}+{number}"
     prompt = prompts.make((group.family, group.language), name, group.length)
@@ -176,6 +190,28 @@ def replacement_group(group: GroupPlan, number: int, prompts: PromptSource) -> G
         prompt_sha256=prompt.sha256,
         patience=PATIENCE ** min(number, MOST_PATIENCE),
     )
+
+
+def fitting(
+    geometry: Geometry, steps: tuple[ArmStep, ...], length: int
+) -> tuple[tuple[ArmStep, ...], tuple[PartSize, ...]]:
+    """Those steps that a prompt of ``length`` tokens has room for, and the sizes of the prompts beside the whole one
+    that they send."""
+    sizes = tuple(_sizes(geometry, steps, length))
+    parts = {size.part for size in sizes}
+    lacking = {step.arm for step in steps if step.part not in (Part.WHOLE, *parts)}
+    if Arm.MIXED_HEAD in lacking:
+        lacking |= {Arm.MIXED, Arm.MIXED_POPULATE}
+    return tuple(step for step in steps if step.arm not in lacking), sizes
+
+
+def _sizes(geometry: Geometry, steps: tuple[ArmStep, ...], length: int) -> Iterator[PartSize]:
+    sent = {step.part for step in steps}
+    for part, suffix in ((Part.HEAD, SUFFIX_TOKENS), (Part.BRANCH, sum(branch_tail(geometry.granule)))):
+        found = geometry.middle_length(length, suffix) if part in sent else None
+        if found is not None:
+            hit = geometry.external_hit(found)
+            yield PartSize(part, found, hit, hit)
 
 
 class _GroupBuilder:
@@ -195,12 +231,7 @@ class _GroupBuilder:
         self._count = 0
 
     def group(self, name: str, tier: int, length: int, purpose: Purpose) -> GroupPlan:
-        sizes = tuple(self._sizes(length))
-        parts = {size.part for size in sizes}
-        lacking = {step.arm for step in self._steps if step.part not in (Part.WHOLE, *parts)}
-        if Arm.MIXED_HEAD in lacking:
-            lacking |= {Arm.MIXED, Arm.MIXED_POPULATE}
-        steps = tuple(step for step in self._steps if step.arm not in lacking)
+        steps, sizes = fitting(self._geometry, self._steps, length)
         return replace(self._make(name, tier, length, purpose, steps, pairs_of(steps)), sizes=sizes)
 
     def tier_groups(self, tier: int, length: int) -> list[GroupPlan]:
@@ -211,15 +242,6 @@ class _GroupBuilder:
         if not levels:
             return made
         return [replace(group, level=levels[place % len(levels)]) for place, group in enumerate(made)]
-
-    def _sizes(self, length: int) -> Iterator[PartSize]:
-        """The prompts beside the whole one that its steps send, as far as the length has room for them."""
-        sent = {step.part for step in self._steps}
-        for part, suffix in ((Part.HEAD, SUFFIX_TOKENS), (Part.BRANCH, sum(branch_tail(self._geometry.granule)))):
-            found = self._geometry.middle_length(length, suffix) if part in sent else None
-            if found is not None:
-                hit = self._geometry.external_hit(found)
-                yield PartSize(part, found, hit, hit)
 
     def continuation(self, near: GroupPlan, steps: tuple[ArmStep, ...]) -> list[GroupPlan]:
         """A group whose answer crosses the end of a granule, so that a granule is reused that decode wrote in part."""

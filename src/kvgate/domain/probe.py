@@ -49,6 +49,11 @@ class Arm(str, Enum):
     OUTAGE_REPEAT = "outage_repeat"
     RESTORE = "restore"
     RECOVERED = "recovered"
+    STORE_LOCAL = "store_local"
+    STORE_LOCAL_REPEAT = "store_local_repeat"
+    STORE_EXTERNAL = "store_external"
+    STORE_EXTERNAL_REPEAT = "store_external_repeat"
+    STORE_MIXED = "store_mixed"
 
     @property
     def path(self) -> Path:
@@ -89,6 +94,11 @@ _PATHS = {
     Arm.OUTAGE_REPEAT: Path.COLD,
     Arm.RESTORE: Path.COLD,
     Arm.RECOVERED: Path.EXTERNAL,
+    Arm.STORE_LOCAL: Path.COLD,
+    Arm.STORE_LOCAL_REPEAT: Path.COLD,
+    Arm.STORE_EXTERNAL: Path.COLD,
+    Arm.STORE_EXTERNAL_REPEAT: Path.COLD,
+    Arm.STORE_MIXED: Path.COLD,
 }
 
 # Paths on which a store is read.
@@ -129,12 +139,13 @@ TO_CHOOSE_FROM = (
 class Part(str, Enum):
     """Which of a group's prompts a probe carries.
 
-    HEAD is a beginning of the whole prompt; BRANCH that beginning, or another, with another tail; CONTINUED the whole
-    prompt, the cold answer to it, and a new tail.
+    HEAD is a beginning of the whole prompt, STORED another, of which the whole one reuses all; BRANCH that beginning,
+    or another, with another tail; CONTINUED the whole prompt, the cold answer to it, and a new tail.
     """
 
     WHOLE = "whole"
     HEAD = "head"
+    STORED = "stored"
     BRANCH = "branch"
     CONTINUED = "continued"
 

@@ -7,7 +7,7 @@ policy's alpha (``excess.run_tests``), so that stopping when it suits does not m
 from dataclasses import replace
 
 from kvgate.domain.plan import GroupPlan, Plan, Purpose
-from kvgate.domain.planning import PromptSource
+from kvgate.domain.planning import Prompts
 from kvgate.domain.reasons import Problem, Reason
 from kvgate.domain.ruling import GroupVerdict, RunVerdict
 from kvgate.domain.verdict import Verdict
@@ -38,7 +38,7 @@ def _first(group: GroupVerdict, reason: Reason) -> Problem | None:
     return next((problem for problem in group.reasons if problem.reason is reason), None)
 
 
-def further_groups(plan: Plan, number: int, prompts: PromptSource) -> tuple[GroupPlan, ...]:
+def further_groups(plan: Plan, number: int, prompts: Prompts) -> tuple[GroupPlan, ...]:
     """The groups of a further round (the first is 1): each tier's, with prompts of their own."""
     made: list[GroupPlan] = []
     for tier in plan.tiers():

@@ -7,13 +7,13 @@ from dataclasses import replace
 from kvgate.domain.canaries import WAVES
 from kvgate.domain.history import GroupStarted
 from kvgate.domain.plan import GroupPlan, Plan
-from kvgate.domain.planning import PromptSource
+from kvgate.domain.planning import Prompts
 from kvgate.domain.prompt import Prompt
 from kvgate.gate.line import Line
 from kvgate.ports import Watcher
 
 
-def made(line: Line, groups: Iterable[GroupPlan], prompts: PromptSource) -> list[tuple[GroupPlan, Prompt]]:
+def made(line: Line, groups: Iterable[GroupPlan], prompts: Prompts) -> list[tuple[GroupPlan, Prompt]]:
     """The groups' prompts; the groups are told of in the record."""
     found = [(group, prompts.for_group(group)) for group in groups]
     for group, _ in found:
@@ -21,7 +21,7 @@ def made(line: Line, groups: Iterable[GroupPlan], prompts: PromptSource) -> list
     return found
 
 
-async def send_canaries(line: Line, canaries: tuple[GroupPlan, ...], prompts: PromptSource, watcher: Watcher) -> None:
+async def send_canaries(line: Line, canaries: tuple[GroupPlan, ...], prompts: Prompts, watcher: Watcher) -> None:
     """Send every canary at the same time, as often as there are waves. Raises Stop."""
     ready = made(line, canaries, prompts)
     for wave in range(WAVES if ready else 0):
@@ -43,7 +43,7 @@ async def send_canaries(line: Line, canaries: tuple[GroupPlan, ...], prompts: Pr
 class Sentinels:
     """One prompt per engine, computed afresh each time it is asked."""
 
-    def __init__(self, line: Line, plan: Plan, prompts: PromptSource) -> None:
+    def __init__(self, line: Line, plan: Plan, prompts: Prompts) -> None:
         self._line = line
         self._retries = plan.limits.lost_retries
         self._made = made(line, plan.sentinels, prompts)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from kvgate.domain.history import ProbeAnswered, ProbeSent
 from kvgate.domain.observation import BROKEN_OFF, Observation, Outcome
 from kvgate.domain.plan import ArmStep, GroupPlan, Plan
-from kvgate.domain.planning import PromptSource
+from kvgate.domain.planning import Prompts
 from kvgate.domain.prompt import Ids, Prompt, begun_alike, digest
 from kvgate.gate.beside import made
 from kvgate.gate.line import Line
@@ -38,7 +38,7 @@ class Churn:
     line: Line
     clock: Clock
     plan: Plan
-    prompts: PromptSource
+    prompts: Prompts
     _made: list[tuple[GroupPlan, Prompt]] = field(default_factory=list)
     _bodies: dict[tuple[str, str], Body] = field(default_factory=dict)
     _sent: Counter[str] = field(default_factory=Counter)

@@ -20,7 +20,7 @@ from kvgate.domain.judge import judge
 from kvgate.domain.log import read_lines
 from kvgate.domain.observation import Outcome
 from kvgate.domain.plan import ArmStep, Forcing, GroupPlan, Plan, length_of, warmup_name
-from kvgate.domain.planning import PromptSource, replacement_group
+from kvgate.domain.planning import Prompts, replacement_group
 from kvgate.domain.policy import Source
 from kvgate.domain.probe import FROM_OUTSIDE, Arm, Part, Path, Probe
 from kvgate.domain.progress import GroupOutcome, Send, hopeless, is_void, next_send, outcome_of
@@ -30,6 +30,7 @@ from kvgate.domain.sentinels import AFTER, BEFORE, asks_after
 from kvgate.domain.sequel import further_groups, undecided
 from kvgate.gate.beside import Sentinels, send_canaries
 from kvgate.gate.churn import Churn
+from kvgate.gate.course import AS_PLANNED, Course
 from kvgate.gate.line import Line, Outside, Stop
 from kvgate.gate.lookout import USUAL, Eye, Lookout
 from kvgate.ports import Body, DropReply, Engine
@@ -62,8 +63,19 @@ class Settings:
 class Session:
     """One run: ``run`` goes through the plan."""
 
-    def __init__(self, plan: Plan, run_id: str, prompts: PromptSource, outside: Outside, settings: Settings) -> None:
-        self._line = Line(plan, run_id, outside)
+    def __init__(
+        self,
+        plan: Plan,
+        run_id: str,
+        prompts: Prompts,
+        outside: Outside,
+        settings: Settings,
+        course: Course = AS_PLANNED,
+    ) -> None:
+        self._line = Line(plan, course.salts_of or run_id, outside)
+        self._course = course
+        # Whoever looks whether the run is decided, or what to send next, looks at all of it.
+        self._keeps_all = bool(plan.rounds) or course.further is not None or course.adapt is not None
         self._lookout = Lookout(self._line, plan, outside.clock, outside.watcher, settings.eye)
         self._churn = Churn(self._line, outside.clock, plan, prompts)
         self._plan = plan
@@ -106,6 +118,7 @@ class Session:
         sentinels = Sentinels(self._line, self._plan, self._prompts)
         await sentinels.ask(BEFORE)
         await self._send(self._plan.groups, sentinels)
+        await self._send_further(sentinels)
         for number, count in enumerate(self._plan.rounds, start=1):
             why = undecided(judge(self._plan, self._line.record))
             if why is None:
@@ -113,10 +126,19 @@ class Session:
             self._watcher.said(f"undecided: {why.detail}; {count} more groups per tier")
             await self._send(further_groups(self._plan, number, self._prompts), sentinels)
 
+    async def _send_further(self, sentinels: Sentinels) -> None:
+        """Groups that are only known once the ones before them were judged."""
+        while self._course.further is not None:
+            group = self._course.further(judge(self._plan, self._line.record))
+            if group is None:
+                return
+            await self._send((group,), sentinels)
+
     async def _send(self, groups: tuple[GroupPlan, ...], sentinels: Sentinels) -> None:
         for index, group in enumerate(groups, start=1):
             self._watcher.group_started(index, len(groups), group.id, group.length)
-            await self._run_with_replacements(group)
+            adapt = self._course.adapt
+            await self._run_with_replacements(adapt(self._line.record, group) if adapt is not None else group)
             self._done += 1
             stop = self._why_stop() if index < len(groups) else None
             # Whoever gives up early wants to know all the more whether it is the engine itself.
@@ -151,8 +173,7 @@ class Session:
             done = self._line.record.groups[current.id]
             replaceable = is_void(self._plan, done) and self._replaced < self._plan.budget.replacements
             outcome = outcome_of(self._plan, done)
-            if not self._plan.rounds:
-                # Whoever looks whether the run is decided looks at all of it.
+            if not self._keeps_all:
                 self._line.record.forget(current.id)
             if not replaceable:
                 self._outcomes += [outcome] if outcome is not None else []
@@ -167,6 +188,12 @@ class Session:
         bodies: dict[tuple[str, Part], Body] = {}
         digests: dict[Part, str] = {}
         self._line.note(GroupStarted(self._line.now(), group, replaces))
+        for entry in self._course.recalled.get(group.id, ()):
+            self._line.note(replace(entry, at=self._line.now()))
+        first = group.steps[0].endpoint
+        bodies[first, Part.WHOLE] = body = self._line.engines[first].encode(prompt.ids)
+        digests[Part.WHOLE] = digest(prompt.ids)
+        self._prompt_path = self._sink.keep_prompt(group.id, body.encoded)
         while (send := next_send(self._plan, self._line.record.groups[group.id])) is not None:
             self._line.check_budget()
             self._watcher.arm_started(group.id, send.step.arm.value, send.attempt)
@@ -177,8 +204,9 @@ class Session:
                     break
                 bodies[key] = engine.encode(ids)
                 digests[send.step.part] = digest(ids)
-            if not self._prompt_path:
-                self._prompt_path = self._sink.keep_prompt(group.id, bodies[key].encoded)
+                if send.step.part in (Part.BRANCH, Part.CONTINUED):
+                    # The others are beginnings of the whole.
+                    self._sink.keep_prompt(f"{group.id}.{send.step.part.value}", bodies[key].encoded)
             await self._attempt(group, send, engine, (bodies[key], digests[send.step.part]))
         self._prompt_path = ""
         await self.undo()

@@ -1,4 +1,4 @@
-"""What may be odd about an engine without being wrong: noise, latency, start-up lag."""
+"""What may be odd about an engine without being wrong: noise, latency, start-up lag; and where a fault strikes."""
 
 import hashlib
 from dataclasses import dataclass
@@ -29,7 +29,8 @@ class Dials:
     be loaded, whatever is. With ``tells_split`` a reply tells how many cached tokens were the engine's own and how many
     came from outside; with ``foreign`` somebody else uses the engine all the time. ``pool_bytes`` is what the pool
     holds before it drops the oldest, 0 for no bound. Of a request whose client has gone away the engine lets go after
-    ``lets_go_after_s``.
+    ``lets_go_after_s``. ``struck_block`` and ``struck_lengths`` (first and last of each range) are where a fault
+    strikes that strikes one block or some lengths only; without such a fault they do nothing.
     """
 
     flip_share: float = 0.0
@@ -58,6 +59,8 @@ class Dials:
     foreign: bool = False
     pool_bytes: int = 0
     lets_go_after_s: float = 0.0
+    struck_block: int = 3
+    struck_lengths: tuple[tuple[int, int], ...] = ((512, 639),)
 
 
 QUIET = Dials()

@@ -86,6 +86,7 @@ FAULTS: tuple[Fault, ...] = (
     _bytes("zero_block", "one loaded block is all zeros", "VL#53084"),
     _bytes("zero_first_block", "the first block is all zeros", "VL#53084"),
     _bytes("zero_last_block", "the last loaded block is all zeros", "LM#4984"),
+    _bytes("one_block", "the same one block, counted from the beginning, is all zeros in every load", "VL#53084"),
     _bytes("zero_keys", "one loaded block has no keys", "VA#13110"),
     _bytes("zero_values", "one loaded block has no values", "VA#13110"),
     _bytes("nan_block", "one loaded block is not a number", "VL#50283"),
@@ -126,6 +127,7 @@ FAULTS: tuple[Fault, ...] = (
     _bytes("scratch_block", "a draft model's scratch block is stored in place of the real one", "LM#4984", "dense", 1),
     # -- when and where it happens ----------------------------------------------------------------------------
     _bytes("long_only", "blocks are wrong in prompts beyond a length", "LM#5151"),
+    _bytes("some_lengths", "blocks are wrong in prompts of some lengths, and not in longer ones", "LM#5151"),
     _bytes("after_some", "loads are wrong after the fifth", "VA#13934"),
     Fault("every_other", "every other load is wrong", "VL#47282", "load", _FAIL, (*_DIVERGED, "EXCESS_DIVERGENCE")),
     Fault("one_in_three", "a third of the loads is wrong", "SG#22811", "load", _FAIL, (*_DIVERGED, "EXCESS_DIVERGENCE")),

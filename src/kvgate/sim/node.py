@@ -305,6 +305,8 @@ class Node:
             forked=self.memory.forked,
             evicted=isinstance(store, Pool) and store.evicted_since([wanted[place] for place in places]),
             lot=lot_of(request.ids, number),
+            struck=self.dials.struck_block,
+            struck_lengths=self.dials.struck_lengths,
             foreign=self.memory.objects[0] if len(self.memory.objects) > 1 else {},
             earlier=self._earlier(store, end, wanted),
         )

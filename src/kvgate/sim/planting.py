@@ -22,7 +22,9 @@ class Loading:
 
     ``batch`` is how many requests are in flight, ``cancelled`` whether a client has gone away before, ``evicted``
     whether the pool has dropped anything since these objects were put. ``lot`` is drawn for this load alone, between 0
-    and 1. ``foreign`` are objects of the prompt before this one; ``earlier`` the side state one step back in the same
+    and 1. ``struck`` is which block a fault strikes that strikes one, counted from the prompt's beginning, and
+    ``struck_lengths`` the prompt lengths that one strikes that goes by length, as ranges of which both ends belong to
+    them. ``foreign`` are objects of the prompt before this one; ``earlier`` the side state one step back in the same
     prompt, by group.
     """
 
@@ -36,6 +38,8 @@ class Loading:
     forked: bool = False
     evicted: bool = False
     lot: float = 1.0
+    struck: int = 0
+    struck_lengths: tuple[tuple[int, int], ...] = ()
     foreign: Objects = field(default_factory=dict)
     earlier: Arrays = field(default_factory=dict)
 
@@ -248,9 +252,22 @@ def _only(condition: Callable[[Loading], bool], plant: Plant) -> Plant:
 
 _BLOCK = _zero(_middle)
 
+
+def _one_block(objects: Objects, loading: Loading) -> None:
+    for place, arrays in objects.items():
+        if (place.group, place.number) == ("full", loading.struck):
+            _fill(arrays)
+
+
+def _struck_length(loading: Loading) -> bool:
+    return any(first <= loading.length <= last for first, last in loading.struck_lengths)
+
+
 ON_LOAD: dict[str, Plant] = {
     "zero_block": _BLOCK,
     "zero_first_block": _zero(lambda objects: blocks(objects, "full")[0]),
+    "one_block": _one_block,
+    "some_lengths": _only(_struck_length, _BLOCK),
     "zero_last_block": _zero(lambda objects: blocks(objects, "full")[-1]),
     "zero_keys": _zero_array("keys"),
     "zero_values": _zero_array("values"),
