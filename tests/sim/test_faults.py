@@ -112,7 +112,11 @@ def loads_of(fault: str) -> list[tuple[int, float]]:
 
 
 # Those that strike among other requests, or among other arms' loads, are shown there.
-ALONE = [name for name in ON_LOAD if not (BY_NAME[name].needs or BY_NAME[name].arms or BY_NAME[name].pressure)]
+ALONE = [
+    name
+    for name in ON_LOAD
+    if not (BY_NAME[name].needs or BY_NAME[name].arms or BY_NAME[name].pressure or BY_NAME[name].between)
+]
 
 
 @pytest.mark.parametrize("fault", ALONE)
