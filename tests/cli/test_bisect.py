@@ -23,10 +23,16 @@ LEVELS = ("off", "1", "3", "7")
 
 
 def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
+    """A free port whose successor is free, too: the embedded pool takes that one."""
+    while True:
+        with socket.socket() as taken, socket.socket() as next_one:
+            taken.bind(("127.0.0.1", 0))
+            port: int = taken.getsockname()[1]
+            try:
+                next_one.bind(("127.0.0.1", port + 1))
+            except (OSError, OverflowError):
+                continue
+            return port
 
 
 def gate_file(folder: Path) -> None:
