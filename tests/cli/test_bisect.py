@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
+from kvgate.cli.bisect import unless_gone
+from kvgate.domain.reasons import Reason
+from kvgate.domain.rungs import RungTried
+from kvgate.domain.verdict import Verdict
 from kvgate.report.ladder_document import ladder_report_schema
 from kvgate.store.ladder_directory import read_rungs
 from tests.cli.driving import Ended, command, kvgate
@@ -133,6 +138,31 @@ def test_a_rung_that_cannot_be_decided_or_brought_up_is_named(tmp_path: Path) ->
     assert "RUNG_NOT_UP" == why["reason"]
     assert "server ended with code 2" in why["detail"]
     assert "nosuch" in (directory / "01-b-server.log").read_text()
+
+
+@pytest.mark.parametrize("fault", ["healthy", "zero_block"])
+def test_a_server_that_kept_the_port_speaks_for_no_rung(fault: str, tmp_path: Path) -> None:
+    """It answers in the rung's place, rightly or wrongly."""
+    idle = [{"name": "server", "argv": [sys.executable, "-c", "import time; time.sleep(60)"]}]
+    path = ladder_file(tmp_path, {"a": "healthy", "b": "healthy"}, processes=idle)
+    argv = command("sim", "serve", "--divisor", "16", "--port", str(port_of(path)), "--fault", fault)
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as stale:
+        assert stale.stdout is not None
+        stale.stdout.readline()
+        try:
+            report, _ = climbed(path, 3)
+        finally:
+            stale.kill()
+    assert {"INCONCLUSIVE"} == {each["verdict"] for each in report["climb"]["tried"]}
+    assert all("the endpoints answer before" in each["reasons"][0]["detail"] for each in report["climb"]["tried"])
+
+
+def test_a_rung_whose_process_ended_shows_nothing() -> None:
+    tried = RungTried(0, "a", (), Verdict.PASS, (), "run", 8, 1.0, 1.0)
+    assert tried == unless_gone(tried, None)
+    for verdict in Verdict:
+        told = unless_gone(replace(tried, verdict=verdict), "server ended with code 1")
+        assert (Verdict.INCONCLUSIVE, Reason.RUNG_NOT_UP) == (told.verdict, told.reasons[0].reason)
 
 
 def test_flags_that_fail_only_together_are_found(tmp_path: Path) -> None:

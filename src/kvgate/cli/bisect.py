@@ -6,7 +6,7 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kvgate.cli.event_loop import run_async
@@ -139,14 +139,14 @@ async def _try(ladder: _Ladder, rung: Rung, place: int) -> RungTried:
     begun, up_s = time.monotonic(), 0.0
     try:
         try:
-            await launcher.up()
-            await _until_ready(launcher, gate, hidden)
+            await _bring_up(launcher, gate, hidden)
         finally:
             up_s = time.monotonic() - begun
         before = await _readings(ladder.config, rung, hidden)
         run, ladder.interrupted = await carry_out(gate, source, None, ladder.watcher)
         figures = _figures(ladder.config, before, await _readings(ladder.config, rung, hidden))
         tried = _judged(rung, place, run, (up_s, time.monotonic() - begun - up_s), log, figures)
+        tried = unless_gone(tried, launcher.gone())
     except RemoteError as error:
         gone = launcher.gone()
         problem = Problem(Reason.RUNG_NOT_UP, str(error) if gone is None else f"{error}; {gone}")
@@ -161,13 +161,29 @@ async def _try(ladder: _Ladder, rung: Rung, place: int) -> RungTried:
     return tried
 
 
-async def _until_ready(launcher: Launcher, gate: Config, hidden: tuple[str, ...]) -> None:
+def unless_gone(tried: RungTried, gone: str | None) -> RungTried:
+    """What a rung shows if its processes were there to the end: else something else may have answered, such as a
+    server of another rung that kept the port."""
+    if gone is None:
+        return tried
+    problem = Problem(Reason.RUNG_NOT_UP, f"{gone}, so what answered may have been another rung's")
+    return replace(tried, verdict=Verdict.INCONCLUSIVE, reasons=(problem, *tried.reasons))
+
+
+async def _bring_up(launcher: Launcher, gate: Config, hidden: tuple[str, ...]) -> None:
+    """Bring a rung up and wait until it is ready. Raises RemoteError, also if something answers in its place."""
     async with connect(gate, "ready") as connection:
         engines = tuple(connection.engines().values())
 
         async def alive() -> bool:
             return all([await engine.alive() for engine in engines])
 
+        if launcher.bringing.processes and await alive():
+            raise RemoteError(
+                "the endpoints answer before the rung's processes are started; end what serves there, or give the "
+                "rungs a port of their own"
+            )
+        await launcher.up()
         await launcher.ready(ProcessHooks(hidden), alive)
 
 
