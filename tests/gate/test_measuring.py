@@ -149,7 +149,8 @@ def test_two_equal_deployments_show_no_difference(tmp_path: Path) -> None:
     assert 0 == ended.code, ended.err
     (saving,) = report(ended)["savings"]
     assert (30, False) == (saving["pairs"], saving["shown"]), saving
-    assert saving["sentence"].startswith("no difference shown")
+    # On a busy machine the repeats may disagree; that is said, and nothing is shown either way.
+    assert saving["sentence"].startswith(("no difference shown", "undecided"))
     # Streams at some pace: as many gaps as there are tokens after the first.
     assert 30 * 3 == figures(ended)["one"]["gaps"]["count"]
 

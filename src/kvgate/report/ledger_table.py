@@ -153,6 +153,8 @@ def print_merged(report: MergeReport, console: Console) -> None:
 def _excluded(excluded: Iterable[Excluded], console: Console) -> None:
     console.print("What a PASS of all these groups excludes at 95 %:")
     for each in excluded:
-        share = f"random faults in more than {100 * each.excluded_fault_rate:.2g}% of requests (n = {each.groups})"
+        share = (
+            f"random faults that change more than {100 * each.excluded_fault_rate:.2g}% of answers (n = {each.groups})"
+        )
         told = share if each.groups else "nothing (no clean exercised group)"
         console.print(f"  tier {each.tier}, {each.arm.value}: {told}", markup=False, soft_wrap=True)

@@ -57,7 +57,9 @@ def print_soak(report: SoakReport, console: Console) -> None:
     console.print(_rounds(report))
     console.print("What a PASS of all these groups excludes at 95 %:")
     for each in summary.excluded:
-        share = f"random faults in more than {100 * each.excluded_fault_rate:.2g}% of requests (n = {each.groups})"
+        share = (
+            f"random faults that change more than {100 * each.excluded_fault_rate:.2g}% of answers (n = {each.groups})"
+        )
         told = share if each.groups else "nothing (no clean exercised group)"
         console.print(f"  tier {each.tier}, {each.arm.value}: {told}", markup=False, soft_wrap=True)
     for trend in summary.trends:

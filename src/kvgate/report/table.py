@@ -228,12 +228,9 @@ def _power(ruling: RunVerdict) -> RenderableType:
         if groups == 0:
             lines.append(Text(f"  tier {tier}, {arms}: nothing (no clean exercised group)"))
             continue
-        lines.append(
-            Text(
-                f"  tier {tier}, {arms}: deterministic faults at {', '.join(map(str, lengths))} tokens; random faults "
-                f"in more than {100 * rate:.2g}% of requests (n = {groups})"
-            )
-        )
+        at = ", ".join(map(str, lengths))
+        share = f"random ones that change more than {100 * rate:.2g}% of answers (n = {groups})"
+        lines.append(Text(f"  tier {tier}, {arms}: faults that change every answer at {at} tokens; {share}"))
     return Group(*lines)
 
 
