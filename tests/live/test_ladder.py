@@ -1,8 +1,11 @@
 """A ladder of real engines, started and stopped by the lab's own commands; the pool is wrong from a level on."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +40,21 @@ def running() -> list[str]:
     return [line for line in listed.splitlines() if "api_server" in line or "mooncake_master" in line]
 
 
+def within(seconds: float, happens: Callable[[], bool]) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if happens():
+            return True
+        time.sleep(0.2)
+    return happens()
+
+
+def climbing(ladder: Path) -> list[str]:
+    return [sys.executable, "-m", "kvgate", "bisect", "--ladder", str(ladder), "--format", "json"]
+
+
 def test_a_fault_from_a_level_on_is_found_and_nothing_is_left_running(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "kvgate", "bisect", "--ladder", str(planted(tmp_path, 2)), "--format", "json"]
+    argv = climbing(planted(tmp_path, 2))
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=3000, check=False)
     assert 1 == done.returncode, done.stderr
     climb: dict[str, Any] = json.loads(done.stdout)["climb"]
@@ -47,3 +63,23 @@ def test_a_fault_from_a_level_on_is_found_and_nothing_is_left_running(tmp_path: 
     assert {"ngram 1": "PASS", "ngram 3": "FAIL", "ngram 7": "FAIL"} == tried
     assert {32} == {each["block"] for each in climb["tried"]}
     assert [] == running()
+
+
+@pytest.mark.parametrize("when", ["while it comes up", "while it is gated"])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda how: how.name)
+def test_nothing_is_left_running_after(tmp_path: Path, how: signal.Signals, when: str) -> None:
+    assert [] == running()
+
+    def begun() -> bool:
+        if when == "while it comes up":
+            return any("api_server" in line for line in running())
+        return any(tmp_path.glob("runs/ladder-*/[0-9]*/history.jsonl"))
+
+    with subprocess.Popen(climbing(planted(tmp_path, 2)), cwd=ROOT, stdout=subprocess.DEVNULL) as ladder:
+        try:
+            assert within(600, begun)
+            ladder.send_signal(how)
+            assert {signal.SIGINT: 130, signal.SIGKILL: -9}[how] == ladder.wait(timeout=120)
+        finally:
+            ladder.kill()
+    assert within(120, lambda: running() == []), running()
