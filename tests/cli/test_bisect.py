@@ -16,8 +16,9 @@ import pytest
 import yaml
 
 from kvgate.cli.bisect import unless_gone
+from kvgate.domain.acceptance import Accepts, accepted
 from kvgate.domain.reasons import Reason
-from kvgate.domain.rungs import RungTried
+from kvgate.domain.rungs import Figure, RungTried
 from kvgate.domain.verdict import Verdict
 from kvgate.report.ladder_document import ladder_report_schema
 from kvgate.store.ladder_directory import read_rungs
@@ -232,6 +233,47 @@ def test_figures_that_commands_tell_are_kept_and_what_is_absent_is_shown_as_abse
     assert "sent: 147 before, 182 after B" in shown
 
 
+def accepting(*asked: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "a", "accept": list(asked)}
+
+
+@pytest.mark.parametrize(("asked", "said"), [
+    ({"reading": "sent", "of": "change", "least": 35, "most": 35}, None),
+    ({"reading": "sent", "of": "change", "least": 36}, "change of sent is 35 B; asked for is at least 36"),
+    ({"reading": "sent", "least": 42, "most": 42}, None),
+    ({"reading": "sent", "least": 1, "most": 41}, "sent is 42 B; asked for is at least 1 and at most 41"),
+    ({"reading": "gone", "most": 9}, "gone is absent (gone: code 127"),
+    ({"reading": "late", "of": "change", "least": 0}, "change of late is absent (late: the pattern is nowhere"),
+    ({"reading": "late", "least": 0}, None),
+])  # fmt: skip
+def test_a_rung_is_accepted_only_if_its_figures_say_so(asked: dict[str, Any], said: str | None) -> None:
+    figures = (
+        Figure("sent", "B", 7.0, 42.0),
+        Figure("gone", "", None, None, "gone: code 127: not found"),
+        Figure("late", "", None, 3.0, "late: the pattern is nowhere in its output"),
+    )
+    passed = RungTried(0, "a", (), Verdict.PASS, (), "run", 8, 0.0, 0.0, None, figures)
+    accepts = Accepts(asked["reading"], asked.get("of") == "change", asked.get("least"), asked.get("most"))
+    told = accepted(passed, [accepts])
+    if said is None:
+        assert passed == told
+        return
+    assert (Verdict.INCONCLUSIVE, Reason.NOT_ACCEPTED) == (told.verdict, told.reasons[0].reason)
+    assert said in told.reasons[0].detail
+    assert Verdict.FAIL is accepted(replace(passed, verdict=Verdict.FAIL), [accepts]).verdict, "it takes no FAIL away"
+
+
+def test_a_rung_that_is_right_and_not_accepted_is_no_rung_that_passes(tmp_path: Path) -> None:
+    """Right answers over a port that counted nothing: the transfer went another way."""
+    readings = [{"name": "sent", "argv": ["echo", "1"], "unit": "B"}]
+    values = {"fault": "healthy"}
+    lowest = {"name": "a", "values": values, "accept": [{"reading": "sent", "of": "change", "least": 1}]}
+    path = ladder_file(tmp_path, {}, rungs=[lowest, {"name": "b", "values": values}], mode="climb", readings=readings)
+    report, shown = climbed(path, 3)
+    assert ["INCONCLUSIVE", "PASS"] == [each["verdict"] for each in report["climb"]["tried"]]
+    assert ["NOT_ACCEPTED"] == [each["reason"] for each in report["climb"]["tried"][0]["reasons"]]
+
+
 @pytest.mark.parametrize(("change", "said"), [
     ({"rungs": [{"name": "a", "values": {}}, {"name": "b", "values": {"fault": "x"}}]}, "${fault} has no value"),
     ({"rungs": [{"name": "a"}, {"name": "a"}]}, "two of them have one name"),
@@ -240,6 +282,9 @@ def test_figures_that_commands_tell_are_kept_and_what_is_absent_is_shown_as_abse
     ({"gate": "nowhere.yaml"}, "there is no such file"),
     ({"readings": [{"name": "r", "argv": ["x", "${y}"]}]}, "readings[0].argv[1]: ${y} has no value"),
     ({"readings": [{"name": "r", "argv": ["x"], "pattern": "1"}]}, "has no group"),
+    ({"rungs": [accepting({"reading": "r", "least": 1}), {"name": "b"}]}, "'r', which is none of readings"),
+    ({"rungs": [accepting({"reading": "r"}), {"name": "b"}]}, "neither least nor most is given"),
+    ({"rungs": [accepting({"reading": "r", "least": 2, "most": 1}), {"name": "b"}]}, "least 2 is above most 1"),
 ])  # fmt: skip
 def test_what_is_wrong_with_a_ladder_is_said_before_anything_is_brought_up(
     change: dict[str, Any], said: str, tmp_path: Path

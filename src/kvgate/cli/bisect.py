@@ -18,6 +18,7 @@ from kvgate.config.ladder_schema import LadderConfig, RungConfig
 from kvgate.config.load import load_config_with_digest, load_ladder
 from kvgate.config.schema import Config
 from kvgate.config.templates import Value, argv_of, filled
+from kvgate.domain.acceptance import Accepts, accepted
 from kvgate.domain.flags import next_flags
 from kvgate.domain.judge import judge
 from kvgate.domain.ladder import Mode, next_rung
@@ -146,7 +147,7 @@ async def _try(ladder: _Ladder, rung: Rung, place: int) -> RungTried:
         run, ladder.interrupted = await carry_out(gate, source, None, ladder.watcher)
         figures = _figures(ladder.config, before, await _readings(ladder.config, rung, hidden))
         tried = _judged(rung, place, run, (up_s, time.monotonic() - begun - up_s), log, figures)
-        tried = unless_gone(tried, launcher.gone())
+        tried = unless_gone(accepted(tried, _accepts(ladder.config, rung)), launcher.gone())
     except RemoteError as error:
         gone = launcher.gone()
         problem = Problem(Reason.RUNG_NOT_UP, str(error) if gone is None else f"{error}; {gone}")
@@ -159,6 +160,11 @@ async def _try(ladder: _Ladder, rung: Rung, place: int) -> RungTried:
         if left is not None:
             ladder.watcher.said(f"{rung.name}: {left}")
     return tried
+
+
+def _accepts(config: LadderConfig, rung: Rung) -> list[Accepts]:
+    asked = [each for given in config.rungs or () if given.name == rung.name for each in given.accept]
+    return [Accepts(each.reading, each.of == "change", each.least, each.most) for each in asked]
 
 
 def unless_gone(tried: RungTried, gone: str | None) -> RungTried:

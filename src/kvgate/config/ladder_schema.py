@@ -27,6 +27,25 @@ class SpeculationConfig(Section):
     layers: Annotated[Whole, Field(ge=1)] = Field(1, description="the checkpoint's MTP prediction layers")
 
 
+class AcceptConfig(Section):
+    """What a rung must show beside its verdict."""
+
+    reading: Word = Field(description="name of the reading whose figure is meant")
+    of: Literal["after", "change"] = Field(
+        "after", description="after (what it is once the rung was gated) or change (how much it rose meanwhile)"
+    )
+    least: Real | None = Field(None, description="at least this, in the reading's unit")
+    most: Real | None = Field(None, description="at most this")
+
+    @model_validator(mode="after")
+    def _bounded(self) -> "AcceptConfig":
+        if self.least is None and self.most is None:
+            raise ValueError("neither least nor most is given, so that anything would do; give one of them")
+        if self.least is not None and self.most is not None and self.least > self.most:
+            raise ValueError(f"least {self.least:g} is above most {self.most:g}, so that nothing would do")
+        return self
+
+
 class RungConfig(Section):
     """One rung."""
 
@@ -34,6 +53,9 @@ class RungConfig(Section):
     values: Values = Field(default_factory=dict, description="values of the variables, ${name} in the templates")
     gate: str | None = Field(None, description="the configuration that gates this rung, if not the ladder's")
     speculation: SpeculationConfig | None = Field(None, description="its speculation; checked before anything starts")
+    accept: list[AcceptConfig] = Field(
+        default_factory=list, description="figures without which a PASS of this rung is INCONCLUSIVE (NOT_ACCEPTED)"
+    )
 
 
 class FlagConfig(Section):
@@ -131,4 +153,9 @@ class LadderConfig(Section):
         names = [each.name for each in (self.rungs or self.flags or [])]
         if len(set(names)) < len(names):
             raise ValueError("two of them have one name; give each its own")
+        told = {each.name for each in self.readings}
+        for rung in self.rungs or []:
+            for accept in rung.accept:
+                if accept.reading not in told:
+                    raise ValueError(f"rung {rung.name!r} accepts by {accept.reading!r}, which is none of readings")
         return self

@@ -64,6 +64,7 @@ class Reason(str, Enum):
     POWER_TOO_LOW = "POWER_TOO_LOW"
     FLOOR_WRONG = "FLOOR_WRONG"
     RUNG_NOT_UP = "RUNG_NOT_UP"
+    NOT_ACCEPTED = "NOT_ACCEPTED"
     # annotations and not-applicable
     BELOW_HIT_FLOOR = "BELOW_HIT_FLOOR"
     NEAR_TIE = "NEAR_TIE"
@@ -299,6 +300,11 @@ REASONS: dict[Reason, ReasonText] = {
     Reason.RUNG_NOT_UP: ReasonText(
         "A rung of a ladder could not be brought up, or did not become ready in time.",
         "Read its log, named in the report; run the command by hand, or raise limits.up_s or limits.ready_s.",
+    ),
+    Reason.NOT_ACCEPTED: ReasonText(
+        "A figure that the rung's acceptance list asks for is absent or out of its bounds: its answers may be right, and "
+        "it does not do what it is there for.",
+        "See why the figure is as it is (a transfer that fell back to TCP, a pool that is not used), or change the list.",
     ),
     Reason.FLOOR_WRONG: ReasonText(
         "A prompt below the predicted hit floor was served from a cache: the geometry is not what was assumed.",
