@@ -269,7 +269,7 @@ def test_a_rung_that_is_right_and_not_accepted_is_no_rung_that_passes(tmp_path: 
     values = {"fault": "healthy"}
     lowest = {"name": "a", "values": values, "accept": [{"reading": "sent", "of": "change", "least": 1}]}
     path = ladder_file(tmp_path, {}, rungs=[lowest, {"name": "b", "values": values}], mode="climb", readings=readings)
-    report, shown = climbed(path, 3)
+    report, _ = climbed(path, 3)
     assert ["INCONCLUSIVE", "PASS"] == [each["verdict"] for each in report["climb"]["tried"]]
     assert ["NOT_ACCEPTED"] == [each["reason"] for each in report["climb"]["tried"][0]["reasons"]]
 

@@ -69,6 +69,13 @@ LOG = (
         {arm: (looked_up(arm, 0), HIT_OTHERS) for arm in SUBJECTS},
         policy=Policy(required_sources=(Source.LOG,)),
     ),
+    logged("log: a late line of another probe denies nothing", "PASS", both(looked_up(Arm.LOCAL, 0))),
+    logged(
+        "log: a late line of another probe confirms nothing",
+        "INCONCLUSIVE EVIDENCE_MISSING TIER_NOT_COVERED",
+        both(looked_up(Arm.LOCAL, HIT)),
+        policy=needing(Source.LOG),
+    ),
     logged(
         "log: a load that failed",
         "INCONCLUSIVE LOAD_FAILED TIER_NOT_COVERED",

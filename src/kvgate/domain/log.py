@@ -5,6 +5,9 @@ from enum import Enum
 
 from kvgate.domain.reasons import Problem, Reason
 
+# In the name of every request that kvgate sends.
+NAMED = "kvgate-"
+
 
 class LogWord(str, Enum):
     """What a known line tells."""
@@ -39,8 +42,9 @@ class Logged:
 def read_lines(lines: tuple[LogLine, ...], request_id: str, external: int | None) -> Logged:
     """What the lines written while a probe ran say of it, held against the external tokens the engine counts.
 
-    Engines say the same of one request many times over, so lines are told apart by request. Behind a proxy requests
-    have other names: then all lines count if they name one request only. Failures without a name always count.
+    Engines say the same of one request many times over, and some lines come late, so lines are told apart by request.
+    Behind a proxy requests have other names: then all lines count if they name one request only, and none that kvgate
+    named, which would be another probe's. Failures without a name always count.
     """
     mine = _of(lines, request_id)
     failures = (line for line in lines if line.word is LogWord.LOAD_FAILED and (not line.request or line in mine))
@@ -62,4 +66,4 @@ def _of(lines: tuple[LogLine, ...], request_id: str) -> list[LogLine]:
     if named:
         return named
     requests = {line.request for line in lines if line.request}
-    return list(lines) if len(requests) == 1 else []
+    return list(lines) if len(requests) == 1 and not any(NAMED in name for name in requests) else []
