@@ -1,12 +1,13 @@
 """The ledger: an index that several may write, that survives a kill, and that run directories make again."""
 
+import json
 import multiprocessing
 import os
 import shutil
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
@@ -26,7 +27,8 @@ from tests.scripted.server import serving
 from tests.store.recording import copied, found_in
 
 WRITERS, EACH = 4, 12
-KILLS = 40
+# Of each kind; 200 before a release: KVGATE_TEST_KILLS=200 scripts/test tests/store/test_ledger.py -k killed
+KILLS = int(os.environ.get("KVGATE_TEST_KILLS", "24"))
 # Processes that are forked off one that has everything imported begin at once.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.store.test_ledger"])
@@ -260,10 +262,17 @@ def churning(source: Path, folder: Path, begun: Event) -> None:
                 take_away(ledger, old_runs(ledger, -1.0, keep_failures=False)[:2])
 
 
+def gating(config: Path, begun: Event) -> None:
+    """A process that gates, once."""
+    begun.set()
+    kvgate("run", "-q", "-c", config)
+
+
 @contextmanager
-def churned(source: Path, folder: Path) -> Iterator[BaseProcess]:
+def begun(target: Callable[..., None], *argv: Path) -> Iterator[BaseProcess]:
+    """A process that is at work, and killed at the end."""
     begun = FORKS.Event()
-    process = FORKS.Process(target=churning, args=(source, folder, begun))
+    process = FORKS.Process(target=target, args=(*argv, begun))
     process.start()
     assert begun.wait(60)
     try:
@@ -282,7 +291,7 @@ def test_a_writer_killed_at_any_moment_leaves_everything_readable_and_nothing_do
         copied(finished, source / "deep", f"r{number}")
     draw, sizes = np.random.default_rng(7), set[int]()
     for _ in range(KILLS):
-        with churned(source, folder) as process:
+        with begun(churning, source, folder) as process:
             time.sleep(draw.uniform(0.0, 0.25))
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
@@ -301,6 +310,38 @@ def test_a_writer_killed_at_any_moment_leaves_everything_readable_and_nothing_do
         assert [("r0", State.KEPT), ("r1", State.KEPT), ("r2", State.KEPT), ("r3", State.KEPT)] == sorted(
             (row.run.run_id, row.state) for row in ledger.rows()
         )
+
+
+def test_a_run_killed_at_any_moment_leaves_a_record_that_is_read_and_counted_once(tmp_path: Path) -> None:
+    draw, folder = np.random.default_rng(8), tmp_path / "runs"
+    with serving() as server:
+        config = config_file(tmp_path, server, gate={"groups_per_tier": 1, "sentinel": False})
+        assert 0 == kvgate("run", "-q", "-c", config).code
+        (first,) = folder.glob("*/history.jsonl")
+        status = first.with_name("verdict.json").stat()
+        whole = status.st_mtime - first.with_name("manifest.json").stat().st_mtime
+        for number in range(KILLS):
+            known = set(folder.glob("*/history.jsonl"))
+            with begun(gating, config) as process:
+                # Every fourth at any moment from the start, the others once something is on disk.
+                while number % 4 and process.is_alive() and known == set(folder.glob("*/history.jsonl")):
+                    time.sleep(0.001)
+                time.sleep(draw.uniform(0.0, whole))
+                process.kill()
+    # A directory without a manifest is one in which nothing had been planned yet, so nothing was sent.
+    made = {path.name for path in folder.glob("[0-9]*") if (path / "manifest.json").exists()}
+    ended = kvgate("history", "--in", folder, "--format", "json")
+    assert 0 == ended.code, ended.err
+    rows = json.loads(ended.out)["runs"]
+    assert sorted(made) == sorted(row["run"]["origin"]["run_id"] for row in rows), "each once"
+    assert {"kept", "unfinished"} >= {row["state"] for row in rows}
+    for row in rows:
+        code = kvgate("judge", folder / row["run"]["origin"]["run_id"]).code
+        assert {"PASS": 0, "INCONCLUSIVE": 3}[row["run"]["verdict"]] == code, row
+    verdicts = {row["run"]["verdict"] for row in rows}
+    assert {"PASS", "INCONCLUSIVE"} == verdicts, "kills came before the end"
+    unfinished = sum(row["state"] == "unfinished" for row in rows)
+    assert KILLS / 3 <= unfinished, "and after something was on disk"
 
 
 def test_what_a_kill_left_behind_is_swept_away_by_the_next_prune(finished: Path, tmp_path: Path) -> None:
