@@ -21,6 +21,8 @@ from kvgate.sim.faults import BY_NAME, Fault
 from kvgate.sim.presets import PRESETS, scaled
 
 ALARMS, CLASSES, STOPS, RARELY = "alarms", "classes", "stops", "rare"
+# Strikes lengths of another tier than the one that stands for all where one tier is enough.
+BY_LENGTH = ("some_lengths",)
 PARTS = (ALARMS, CLASSES, STOPS, RARELY)
 # Clean runs cost least on this geometry; rare faults are planted in blocks of the plainest one.
 CLEAN_PRESET, RARE_PRESET = "gdn-hybrid", "dense"
@@ -130,7 +132,7 @@ def _whole(trial: Trial) -> Seen:
     source = PRESETS[CLEAN_PRESET if healthy else fault.preset]
     divisor = divisor_of(source)
     preset = replace(scaled(source, divisor), speculation=fault.speculation)
-    one_tier = trial.part == CLASSES and len(fault.tiers) <= 1
+    one_tier = trial.part == CLASSES and len(fault.tiers) <= 1 and fault.name not in BY_LENGTH
     gate: dict[str, object] = {
         "tiers": [tier // divisor for tier in ((ONE_TIER,) if one_tier else REAL_TIERS)],
         "lengths": level.lengths or fault.lengths,
