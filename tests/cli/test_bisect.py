@@ -158,6 +158,31 @@ def test_a_server_that_kept_the_port_speaks_for_no_rung(fault: str, tmp_path: Pa
     assert all("the endpoints answer before" in each["reasons"][0]["detail"] for each in report["climb"]["tried"])
 
 
+# A server that outlives the process that started it, which ends as soon as the gate has begun.
+LEAVES = """
+import pathlib, subprocess, sys, time
+server = subprocess.Popen(sys.argv[2:], start_new_session=True)
+folder = pathlib.Path(sys.argv[1])
+(folder / "pid").write_text(str(server.pid))
+while not list(folder.glob("runs/ladder-*/[0-9]*/history.jsonl")):
+    time.sleep(0.02)
+"""
+
+
+def test_what_answers_after_the_rung_s_process_has_ended_speaks_for_no_rung(tmp_path: Path) -> None:
+    leaves = [{"name": "server", "argv": [sys.executable, "-c", LEAVES, str(tmp_path), *SERVE]}]
+    path = ladder_file(tmp_path, {"a": "healthy", "b": "healthy"}, processes=leaves, mode="climb")
+    try:
+        report, _ = climbed(path, 3)
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    first, second = report["climb"]["tried"]
+    assert ("INCONCLUSIVE", "RUNG_NOT_UP") == (first["verdict"], first["reasons"][0]["reason"])
+    assert first["run_id"] is not None, "it was gated"
+    assert "may have been another rung's" in first["reasons"][0]["detail"]
+    assert "the endpoints answer before" in second["reasons"][0]["detail"]
+
+
 def test_a_rung_whose_process_ended_shows_nothing() -> None:
     tried = RungTried(0, "a", (), Verdict.PASS, (), "run", 8, 1.0, 1.0)
     assert tried == unless_gone(tried, None)
