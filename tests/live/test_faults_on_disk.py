@@ -33,7 +33,7 @@ TABLE: dict[str, tuple[dict[str, Any], Gated]] = {}
 
 def raw_check(gated: Gated, fault: str) -> dict[str, Any]:
     """Whether the fault changes any output for the very prompt the gate used, by plain HTTP."""
-    prompt = next((gated.run / "prompts").glob("t*.json"))
+    prompt = min((gated.run / "prompts").glob("t*.json"))
     argv = [sys.executable, str(ROOT / "scripts/lab/rawcheck.py"), str(prompt), fault]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
