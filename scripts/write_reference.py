@@ -5,16 +5,27 @@ from pathlib import Path
 from typing import Any
 
 from kvgate.config.load import config_schema, ladder_schema, trace_schema
+from kvgate.domain.preflight.rules import RULES
 from kvgate.domain.reasons import REASONS, Reason
 from kvgate.report.compare_document import compare_schema
 from kvgate.report.document import report_schema
 from kvgate.report.ladder_document import ladder_report_schema
 from kvgate.report.ledger_document import ledger_schemas
+from kvgate.report.lint_document import lint_schema
 from kvgate.report.measure_document import measure_schema
 from kvgate.report.narrow_document import narrow_schema
 from kvgate.report.soak_document import soak_schema
 from kvgate.store.replay_file import replay_schema
 
+RULE_SECTIONS = (
+    ("KV0", "Files that cannot be read as they stand"),
+    ("KV1", "Connectors"),
+    ("KV2", "The pool"),
+    ("KV3", "Prefill and decode"),
+    ("KV4", "Speculation and scheduling"),
+    ("KV5", "Prefix caching and prompts"),
+    ("KV6", "Determinism"),
+)
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 SECTIONS = (
     (Reason.LEAK, "FAIL"),
@@ -37,6 +48,30 @@ def reasons_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def rules_page() -> str:
+    """Every rule of lint, by what its code begins with."""
+    lines = [
+        "# Rules of lint",
+        "",
+        "Written by `scripts/docs` from the code; `kvgate explain CODE` says the same. An error or a warning makes",
+        "`kvgate lint` end with 1, what is only to be known does not. Versions are those of vllm-ascend.",
+    ]
+    for begins, title in RULE_SECTIONS:
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            "| code | | what it finds | what to do | known from |",
+            "|---|---|---|---|---|",
+        ]
+        for rule in RULES:
+            if rule.code.startswith(begins):
+                holds = f" ({rule.versions})" if rule.versions else ""
+                cells = (f"`{rule.code}` {rule.name}", rule.severity.value, rule.what + holds, rule.remedy, rule.source)
+                lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def pages() -> dict[str, str]:
     """File name to content of every generated page."""
     return {
@@ -50,7 +85,9 @@ def pages() -> dict[str, str]:
         "compare.schema.json": json.dumps(compare_schema(), indent=1, ensure_ascii=False) + "\n",
         "replay.schema.json": json.dumps(replay_schema(), indent=1, ensure_ascii=False) + "\n",
         "measure.schema.json": json.dumps(measure_schema(), indent=1, ensure_ascii=False) + "\n",
+        "lint.schema.json": json.dumps(lint_schema(), indent=1, ensure_ascii=False) + "\n",
         "reasons.md": reasons_page(),
+        "rules.md": rules_page(),
         **{f"{name}.schema.json": _json(schema) for name, schema in ledger_schemas().items()},
     }
 

@@ -38,6 +38,8 @@ from kvgate.sim.topology import Topology
 SCALE, GRANULE = 16, 8
 TIERS = (147, 275, 531)
 MOST_GROUPS = 8
+# Above the shortest length of which anything can be loaded, beside the question that ends every prompt.
+SHORTEST = 80
 ENOUGH = 0.9
 DEPLOYMENTS = (
     ("dense", Topology.COMBINED),
@@ -47,35 +49,35 @@ DEPLOYMENTS = (
 )
 
 
-def _zeros(arrays: Arrays, _: Arrays) -> None:
+def _zeros(arrays: Arrays) -> None:
     for array in arrays.values():
         array.fill(0)
 
 
-def _half(arrays: Arrays, _: Arrays) -> None:
+def _half(arrays: Arrays) -> None:
     for array in arrays.values():
         array[..., : array.shape[-1] // 2] = 0
 
 
-def _no_keys(arrays: Arrays, _: Arrays) -> None:
+def _no_keys(arrays: Arrays) -> None:
     arrays["keys"].fill(0)
 
 
-def _scaled(arrays: Arrays, _: Arrays) -> None:
+def _scaled(arrays: Arrays) -> None:
     arrays["values"] *= np.float32(1.5)
 
 
-def _copied(arrays: Arrays, neighbour: Arrays) -> None:
-    for name, array in arrays.items():
-        array[:] = neighbour[name]
+def _reversed(arrays: Arrays) -> None:
+    for array in arrays.values():
+        array[:] = array[::-1].copy()
 
 
-KINDS: dict[str, Callable[[Arrays, Arrays], None]] = {
+KINDS: dict[str, Callable[[Arrays], None]] = {
     "zeroed": _zeros,
     "half of each row zeroed": _half,
     "keys zeroed": _no_keys,
     "values 1.5 times as large": _scaled,
-    "a copy of the block beside it": _copied,
+    "rows in reverse order": _reversed,
 }
 LENGTHS = "lengths from one on"
 
@@ -110,9 +112,7 @@ def cases(count: int, seed: int) -> list[Case]:
             preset, topology = DEPLOYMENTS[number % len(DEPLOYMENTS)]
             tier = int(random.choice(TIERS))
             last = tier // GRANULE - 2
-            place = (
-                int(random.integers(1, last)) if kind != LENGTHS else int(random.integers(3 * GRANULE, tier - GRANULE))
-            )
+            place = int(random.integers(1, last)) if kind != LENGTHS else int(random.integers(SHORTEST, tier - GRANULE))
             made.append(Case(kind, place, preset, topology, tier))
     return made
 
@@ -123,7 +123,7 @@ def planted(kind: str) -> Callable[[Objects, Loading], None]:
     def plant(objects: Objects, loading: Loading) -> None:
         full = {place.number: arrays for place, arrays in objects.items() if place.group == "full"}
         if loading.struck in full:
-            KINDS[kind](full[loading.struck], full.get(loading.struck - 1, full[loading.struck]))
+            KINDS[kind](full[loading.struck])
 
     return plant
 

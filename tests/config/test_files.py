@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from kvgate.report.compare_document import compare_schema
 from kvgate.report.document import report_schema
 from kvgate.report.ladder_document import ladder_report_schema
 from kvgate.report.ledger_document import ledger_schemas
+from kvgate.report.lint_document import lint_schema
 from kvgate.report.measure_document import measure_schema
 from kvgate.report.narrow_document import narrow_schema
 from kvgate.report.soak_document import soak_schema
@@ -35,7 +37,9 @@ TRACES = sorted((ROOT / "configs" / "traces").glob("*.yaml"))
 POLICIES = sorted((ROOT / "configs" / "policies").glob("*.yaml"))
 LADDERS = sorted((ROOT / "configs" / "ladders").glob("*.yaml"))
 GATES = sorted((ROOT / "configs" / "ladders" / "gates").glob("*.yaml"))
-OTHERS = (*TRACES, *POLICIES, *LADDERS, *GATES)
+# What CI systems read, run as it stands by tests/cli/test_matrix_examples.py.
+MATRIX = sorted((ROOT / "configs" / "matrix").glob("*.yaml"))
+OTHERS = (*TRACES, *POLICIES, *LADDERS, *GATES, *MATRIX)
 CONFIGS = [file for file in sorted((ROOT / "configs").glob("**/*.yaml")) if file not in OTHERS]
 
 
@@ -127,16 +131,24 @@ def test_every_example_trace_loads_and_fits_the_schema(file: Path) -> None:
         ("narrow.schema.json", narrow_schema()),
         ("replay.schema.json", replay_schema()),
         ("compare.schema.json", compare_schema()),
+        ("lint.schema.json", lint_schema()),
     ],
     ids=[
         *("config", "report", "trace", "measure", "soak", "ladder", "ladder report", *ledger_schemas()),
-        *("narrow", "replay", "compare"),
+        *("narrow", "replay", "compare", "lint"),
     ],
 )
 def test_a_published_schema_is_what_the_code_says(name: str, schema: dict[str, object]) -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     published = ROOT / "docs" / "reference" / name
     assert schema == json.loads(published.read_text(encoding="utf-8"))
+
+
+def test_every_generated_page_is_what_the_code_writes() -> None:
+    pages: dict[str, str] = runpy.run_path(str(ROOT / "scripts/write_reference.py"))["pages"]()
+    assert {"reasons.md", "rules.md", "lint.schema.json"} < set(pages)
+    stale = [name for name, text in pages.items() if text != (ROOT / "docs/reference" / name).read_text("utf-8")]
+    assert [] == stale, "scripts/docs writes them anew"
 
 
 BY_HAND = pytest.mark.parametrize("schema", [config_schema(), trace_schema()], ids=["config", "trace"])

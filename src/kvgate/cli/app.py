@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kvgate import __version__
-from kvgate.cli import record_commands
+from kvgate.cli import preflight_commands, record_commands
 from kvgate.cli.exit_codes import ExitCode, guarded
 from kvgate.cli.output import Format, ListFormat
 from kvgate.domain.policy import PolicyName
@@ -222,7 +222,7 @@ def explain(
         typer.Argument(metavar="CODE", help="A reason (DRIFT), a setting (policy.alpha) or a fault (one_bit)."),
     ] = None,
     table: Annotated[
-        str | None, typer.Option("--list", help="List a table: reasons, settings, faults or dialects.")
+        str | None, typer.Option("--list", help="List a table: reasons, settings, rules, faults or dialects.")
     ] = None,
     output: ListOption = ListFormat.TABLE,
 ) -> ExitCode:
@@ -257,6 +257,7 @@ def selftest(
 
 
 record_commands.add_to(app)
+preflight_commands.add_to(app)
 
 sim = typer.Typer(help="The embedded deployment: engines whose answers are computed from the KV bytes they read.")
 app.add_typer(sim, name="sim", no_args_is_help=True)

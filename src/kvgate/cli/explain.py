@@ -9,6 +9,7 @@ from rich.table import Table
 from kvgate.cli.exit_codes import ExitCode
 from kvgate.cli.output import ListFormat, out
 from kvgate.config.settings import settings
+from kvgate.domain.preflight.rules import RULES
 from kvgate.domain.reasons import REASONS
 from kvgate.engines.dialects import DIALECTS
 from kvgate.errors import ConfigError
@@ -23,7 +24,7 @@ def explain_code(code: str | None, table: str | None, form: ListFormat) -> ExitC
         return _list(table, form)
     if code is None:
         raise ConfigError("explain: give a CODE from a report, or --list reasons")
-    rows = [row for table in (_reasons, _settings, _faults) for row in table()]
+    rows = [row for table in (_reasons, _settings, _rules, _faults) for row in table()]
     found = [row for row in rows if code.lower() in _names(row)]
     if not found:
         names = [name for row in rows for name in _names(row)]
@@ -65,11 +66,26 @@ def _faults() -> list[Row]:
     ]
 
 
+def _rules() -> list[Row]:
+    return [
+        {
+            "code": each.code,
+            "name": each.name,
+            "severity": each.severity.value,
+            "meaning": each.what,
+            "advice": each.remedy,
+            "source": each.source,
+            "vllm-ascend": each.versions or "all versions",
+        }
+        for each in RULES
+    ]
+
+
 def _dialects() -> list[Row]:
     return [{"name": each.name, "counters": each.by_source_grade.value} for each in DIALECTS.values()]
 
 
-TABLES = {"reasons": _reasons, "settings": _settings, "faults": _faults, "dialects": _dialects}
+TABLES = {"reasons": _reasons, "settings": _settings, "rules": _rules, "faults": _faults, "dialects": _dialects}
 
 
 def _list(table: str, form: ListFormat) -> ExitCode:

@@ -1,0 +1,1 @@
+"""What can be seen before the first request: settings as their files give them, and rules about them."""
