@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from kvgate.domain.preflight.deployment import BadText, Command, Engine
 from kvgate.domain.preflight.setting import Setting, Settings, Spot, Unknown
-from kvgate.launch.json_text import BadJsonError, read_json
+from kvgate.launch.json_text import BadJsonError, check_json, read_json
 from kvgate.launch.words import Word
 
 SHORT = {
@@ -157,7 +157,7 @@ def bad_texts(words: Sequence[Word], file: str) -> list[BadText]:
         value = _json_value(words, place)
         if value is not None:
             try:
-                read_json(value[1], file)
+                check_json(value[1])
             except BadJsonError as error:
                 found.append(BadText(Spot(file, error.line), f"--{value[0]}", f"is no JSON: {error}"))
         marked = word.marked()

@@ -20,12 +20,7 @@ def read_json(word: Word, file: str) -> Setting:
     """The value that a word of JSON holds. Raises BadJsonError."""
     marked = word.marked()
     text, lines, dropped = _whole(marked)
-    try:
-        value = json.loads(text, strict=False, object_pairs_hook=_Pairs)
-    except (json.JSONDecodeError, RecursionError) as error:
-        place = getattr(error, "pos", 0)
-        line = lines[min(place, len(lines) - 1)] if lines else word.line
-        raise BadJsonError(getattr(error, "msg", "is nested too deeply"), line) from None
+    value = _parsed(text, lines, word.line)
     reader = _Reader(marked, lines, file, dropped)
     try:
         # JSON is YAML, whose parser tells where each value stands. What the values are, JSON's own says.
@@ -33,6 +28,21 @@ def read_json(word: Word, file: str) -> Setting:
     except (yaml.YAMLError, RecursionError):
         node = None
     return reader.read(value, node, Spot(file, word.line))
+
+
+def check_json(word: Word) -> None:
+    """Raises BadJsonError if a word is no JSON."""
+    text, lines, _ = _whole(word.marked())
+    _parsed(text, lines, word.line)
+
+
+def _parsed(text: str, lines: list[int], first: int) -> object:
+    try:
+        return json.loads(text, strict=False, object_pairs_hook=_Pairs)
+    except (json.JSONDecodeError, RecursionError) as error:
+        place = getattr(error, "pos", 0)
+        line = lines[min(place, len(lines) - 1)] if lines else first
+        raise BadJsonError(getattr(error, "msg", "is nested too deeply"), line) from None
 
 
 class _Pairs(list[tuple[str, object]]):
