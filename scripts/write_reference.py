@@ -7,6 +7,7 @@ from typing import Any
 from kvgate.config.load import config_schema, ladder_schema, trace_schema
 from kvgate.domain.preflight.rules import RULES
 from kvgate.domain.reasons import REASONS, Reason
+from kvgate.report.capacity_document import capacity_schema
 from kvgate.report.compare_document import compare_schema
 from kvgate.report.document import report_schema
 from kvgate.report.ladder_document import ladder_report_schema
@@ -86,6 +87,7 @@ def pages() -> dict[str, str]:
         "replay.schema.json": json.dumps(replay_schema(), indent=1, ensure_ascii=False) + "\n",
         "measure.schema.json": json.dumps(measure_schema(), indent=1, ensure_ascii=False) + "\n",
         "lint.schema.json": json.dumps(lint_schema(), indent=1, ensure_ascii=False) + "\n",
+        "capacity.schema.json": json.dumps(capacity_schema(), indent=1, ensure_ascii=False) + "\n",
         "reasons.md": reasons_page(),
         "rules.md": rules_page(),
         **{f"{name}.schema.json": _json(schema) for name, schema in ledger_schemas().items()},

@@ -7,11 +7,13 @@ import typer
 
 from kvgate.cli.exit_codes import ExitCode, guarded
 from kvgate.cli.lint import LintFormat
+from kvgate.cli.output import ListFormat
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
     app.command()(lint)
+    app.command()(capacity)
 
 
 @guarded
@@ -35,3 +37,19 @@ def lint(
     from kvgate.cli.lint import lint_files
 
     return lint_files(files, select or [], ignore or [], output)
+
+
+@guarded
+def capacity(
+    logs: Annotated[list[Path], typer.Argument(metavar="LOG...", help="Logs of engines, from their start on.")],
+    tier: Annotated[
+        list[int] | None, typer.Option("--tier", min=1, help="Prompt tokens to reckon for; 4096 to 131072.")
+    ] = None,
+    output: Annotated[
+        ListFormat, typer.Option("--format", help="What to print on standard output.")
+    ] = ListFormat.TABLE,
+) -> ExitCode:
+    """Say how much KV engines hold, by their start-up logs, and what a prompt of each length takes of it."""
+    from kvgate.cli.capacity import show_capacity
+
+    return show_capacity(logs, tier or [], output)
