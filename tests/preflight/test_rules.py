@@ -1,5 +1,6 @@
 """Every rule on the deployment that breaks it and on the one that does not; and whole configurations."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -134,23 +135,19 @@ def test_the_incident_s_own_configuration(tmp_path: Path) -> None:
     assert (29, 14) == (lines["KV105"], lines["KV106"])
 
 
-PLAN_A = """
-export PYTHONHASHSEED=0
-export HCCL_INTRA_ROCE_ENABLE=1
-export VLLM_PREFIX_CACHE_RETENTION_INTERVAL=16384
-vllm serve /models/DeepSeek-V4-Flash-0731 --block-size 128 -tp 4 -dp 2 --no-disable-hybrid-kv-cache-manager \\
-  --kv-transfer-config '{"kv_connector": "MooncakeHybridConnector", "kv_role": "%s", "kv_port": "%d", "engine_id": "0",
-  "kv_connector_extra_config": {"prefill": {"dp_size": 2, "tp_size": 4}, "decode": {"dp_size": 2, "tp_size": 4}}}'
-"""
+LAUNCHES = sorted(path for path in (Path(__file__).parents[2] / "configs/launch").iterdir() if path.is_dir())
 
 
-def test_plan_a_of_the_incident_is_clean(tmp_path: Path) -> None:
-    """Prefill and decode without a pool (seed 000 §5.1)."""
-    files = both_of("kv_producer", 30000), both_of("kv_consumer", 30100)
-    found = linted(tmp_path, {"p.sh": files[0], "d.sh": files[1]})
-    assert set() == codes(found), [each.said for each in found.findings]
+@pytest.mark.parametrize("folder", LAUNCHES, ids=lambda path: path.name)
+def test_an_example_is_clean_or_has_what_its_files_announce(folder: Path) -> None:
+    files = sorted(folder.iterdir())
+    found = lint(read_launch(files))
+    announced = {code for file in files for code in re.findall(r"^# lint: (.*)$", file.read_text(), re.MULTILINE)}
+    assert announced, "an example says what is found in it"
+    expected = {code for each in announced for code in each.split() if code != "clean"}
+    assert expected == codes(found), [(str(each.spot), each.said) for each in found.findings]
     assert () == found.doubts
 
 
-def both_of(role: str, port: int) -> str:
-    return PLAN_A % (role, port)
+def test_there_are_examples() -> None:
+    assert len(LAUNCHES) >= 7

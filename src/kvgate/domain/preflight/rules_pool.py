@@ -176,8 +176,10 @@ def _fabric(launch: Launch) -> Found:
 def _quota(engine: Engine) -> tuple[float, Setting] | None:
     given = engine.env.get("ASCEND_GLOBAL_RESOURCE_CONFIG")
     try:
-        told = json.loads(text(given) or "")["fabric_memory"]["max_capacity"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        config = json.loads(text(given) or "")
+        # Written nested or, as the documents do, with a dot in the key.
+        told = config.get("fabric_memory.max_capacity") or config["fabric_memory"]["max_capacity"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return (float(told), given) if given is not None and isinstance(told, (int, float)) else None
 
