@@ -89,7 +89,8 @@ def test_nothing_is_left_running_after(tmp_path: Path, how: signal.Signals, when
 
     with subprocess.Popen(climbing(planted(tmp_path, 2)), cwd=ROOT, stdout=subprocess.DEVNULL) as ladder:
         try:
-            assert within(600, begun)
+            assert within(600, lambda: begun() or ladder.poll() is not None)
+            assert ladder.poll() is None, "it is still at work"
             ladder.send_signal(how)
             assert {signal.SIGINT: 130, signal.SIGKILL: -9}[how] == ladder.wait(timeout=120)
         finally:

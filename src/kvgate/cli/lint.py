@@ -1,24 +1,15 @@
 """``kvgate lint``: launch files against the rules, before anything is started."""
 
 import sys
-from enum import Enum
 from pathlib import Path
 
 from kvgate.cli.exit_codes import ExitCode
-from kvgate.cli.output import out
+from kvgate.cli.output import LintFormat, out
 from kvgate.domain.preflight.rule import Rule
 from kvgate.domain.preflight.rules import RULES, lint
 from kvgate.errors import ConfigError
 from kvgate.launch.files import read_launch
 from kvgate.report.lint_document import lint_annotations, lint_json, lint_report, print_lint
-
-
-class LintFormat(str, Enum):
-    """What lint prints."""
-
-    TABLE = "table"
-    JSON = "json"
-    GITHUB = "github"
 
 
 def lint_files(paths: list[Path], select: list[str], ignore: list[str], form: LintFormat) -> ExitCode:

@@ -21,6 +21,14 @@ class Format(str, Enum):
     JUNIT = "junit"
 
 
+class LintFormat(str, Enum):
+    """What ``lint`` prints."""
+
+    TABLE = "table"
+    JSON = "json"
+    GITHUB = "github"
+
+
 class ListFormat(str, Enum):
     """Renderings of everything else."""
 

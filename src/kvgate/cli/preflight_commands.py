@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from kvgate.cli.exit_codes import ExitCode, guarded
-from kvgate.cli.lint import LintFormat
-from kvgate.cli.output import ListFormat
+from kvgate.cli.output import LintFormat, ListFormat
 
 
 def add_to(app: typer.Typer) -> None:
