@@ -21,7 +21,8 @@ def lint(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="All launch files of one deployment: shell scripts, .env files, mooncake.json. Nothing is executed.",
+            help="All launch files of one deployment: shell scripts, Kubernetes and compose manifests, .env files, "
+            "mooncake.json. Nothing is executed.",
         ),
     ],
     select: Annotated[

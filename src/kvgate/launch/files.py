@@ -10,7 +10,8 @@ from kvgate.domain.preflight.setting import Settings, Spot
 from kvgate.errors import ConfigError
 from kvgate.launch.arguments import bad_texts, command_of, engine_of
 from kvgate.launch.json_text import BadJsonError, read_json
-from kvgate.launch.shell import read_shell
+from kvgate.launch.manifests import read_manifest
+from kvgate.launch.shell import Script, read_shell
 from kvgate.launch.words import Word, word_of
 
 # Launch scripts are written by people; what is longer is something else.
@@ -50,8 +51,11 @@ def _read_all(paths: list[Path]) -> Launch:
             _read_json_file(read, str(path), content, 1)
         elif path.suffix == ".env" or path.name in (".env", "env"):
             continue
+        elif path.suffix in (".yaml", ".yml"):
+            for container in read_manifest(content, str(path)):
+                _read_commands(read, str(path), container.script, environment)
         else:
-            _read_script(read, str(path), content, environment)
+            _read_commands(read, str(path), read_shell(content), environment)
         read.ignores += _ignores(str(path), content)
     return Launch(
         tuple(read.engines), tuple(read.commands), tuple(read.pool_files), tuple(read.bad), tuple(read.ignores)
@@ -91,8 +95,7 @@ def _content(path: Path) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _read_script(read: _Read, file: str, content: str, environment: dict[str, Word]) -> None:
-    script = read_shell(content)
+def _read_commands(read: _Read, file: str, script: Script, environment: dict[str, Word]) -> None:
     read.bad += [
         BadText(Spot(file, line), repr(text), "is no shell syntax that is understood") for line, text in script.unread
     ]

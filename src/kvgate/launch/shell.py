@@ -6,7 +6,7 @@ ways of an ``if`` are read; what they set differently is unknown after it. Loops
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import tree_sitter
@@ -50,10 +50,12 @@ class Script:
     variables: Variables = field(default_factory=Variables)
 
 
-def read_shell(content: str) -> Script:
-    """Read a script. Nothing of it is executed."""
+def read_shell(content: str, environment: Mapping[str, Word] | None = None) -> Script:
+    """Read a script that gets this environment. Nothing of it is executed."""
     source = content.replace("\r\n", "\n").encode()
     reader = _Reader(source)
+    reader.script.variables.values |= environment or {}
+    reader.script.variables.exported |= set(environment or {})
     reader.walk(_PARSER.parse(source).root_node)
     return reader.script
 
