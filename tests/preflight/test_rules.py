@@ -1,5 +1,6 @@
 """Every rule on the deployment that breaks it and on the one that does not; and whole configurations."""
 
+import json
 import re
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from kvgate.domain.preflight.rule import Severity
 from kvgate.domain.preflight.rules import BY_CODE, RULES, Linted, lint
 from kvgate.launch.files import read_launch
-from tests.preflight.examples import EXAMPLES, Files
+from tests.preflight.examples import EXAMPLES, Files, drafting, filed, peer, serve, store
 
 
 def linted(folder: Path, files: Files) -> Linted:
@@ -133,6 +134,27 @@ def test_the_incident_s_own_configuration(tmp_path: Path) -> None:
     } == codes(found)
     lines = {each.rule.code: each.spot.line for each in found.findings if each.spot.file.endswith("p.sh")}
     assert (29, 14) == (lines["KV105"], lines["KV106"])
+
+
+@pytest.mark.parametrize("odd", ["inf", "nan", "-inf", "1e999", "\u00b2", "1.5", "", "9" * 400])
+def test_no_value_breaks_a_rule(odd: str, tmp_path: Path) -> None:
+    """Numbers and sizes that are none, in every place where one is read."""
+    env = ("ASCEND_TRANSFER_TIMEOUT", "ASCEND_CONNECT_TIMEOUT", "HCCL_RDMA_TIMEOUT", "HCCL_RDMA_RETRY_CNT")
+    more = ("VLLM_PREFIX_CACHE_RETENTION_INTERVAL", "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES")
+    flags = ("-tp", "-dp", "--block-size", "--max-model-len", "--max-num-batched-tokens", "--gpu-memory-utilization")
+    files = filed(global_segment_size=odd, local_buffer_size=odd)
+    files["serve.sh"] = (
+        "".join(f"export {name}='{odd}'\n" for name in (*env, *more))
+        + serve(
+            peer("kv_producer", {"prefill": {"tp_size": odd}, "decode": {"tp_size": odd}}, kv_port=odd),
+            *(f"{flag}='{odd}'" if flag.startswith("--") else f"{flag} '{odd}'" for flag in flags),
+            drafting("dspark", 5).replace("5", json.dumps(odd)),
+            model="/models/DeepSeek-V4-Flash",
+        )
+        + serve(store())
+    )
+    files["master.sh"] = f"mooncake_master --default_kv_lease_ttl='{odd}'\n"
+    assert linted(tmp_path, files).findings
 
 
 LAUNCHES = sorted(path for path in (Path(__file__).parents[2] / "configs/launch").iterdir() if path.is_dir())

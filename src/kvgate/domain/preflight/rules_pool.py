@@ -13,9 +13,8 @@ ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 # Milliseconds, where nothing is set (Mooncake master.cpp and transfer_executor_base.h; vllm-ascend utils.py).
 LEASE_MS, CONNECT_MS = 10_000.0, 10_000.0
 RDMA_TIMEOUT, RDMA_RETRIES = 20, 7
-_SIZE = re.compile(r"\s*\d+(?:\.\d+)?\s*(?:gb|mb|kb|b)\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(gb|mb|kb|b)?\s*", re.IGNORECASE)
 _UNIT = {"gb": 1 << 30, "mb": 1 << 20, "kb": 1 << 10, "b": 1}
-_ALGORITHMS = ("sha256", "sha256_cbor", "xxhash", "xxhash_cbor")
 
 
 def pooled(launch: Launch) -> Iterator[Engine]:
@@ -132,12 +131,10 @@ def size_of(setting: Setting | None) -> int | None:
     value = text(setting)
     if value is None or setting is None or isinstance(setting.value, bool):
         return None
-    if isinstance(setting.value, int) or value.strip().isdigit():
-        return int(value)
-    if not _SIZE.fullmatch(value):
+    found = _SIZE.fullmatch(value)
+    if found is None or (found[2] is None and "." in found[1]):
         return None
-    amount, unit = re.match(r"\s*([\d.]+)\s*(\w+)", value).groups()  # type: ignore[union-attr]
-    return int(float(amount) * _UNIT[unit.lower()])
+    return int(float(found[1]) * _UNIT[found[2].lower()]) if found[2] else int(found[1])
 
 
 def _sizes(launch: Launch) -> Found:

@@ -1,5 +1,6 @@
 """Settings as launch files give them: values with the place they stand at, and names where a value is not known."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -78,9 +79,10 @@ def number(setting: Setting | None) -> float | None:
     if setting is None or isinstance(setting.value, bool) or not isinstance(setting.value, (str, int, float)):
         return None
     try:
-        return float(setting.value)
-    except ValueError:
+        found = float(setting.value)
+    except (ValueError, OverflowError):
         return None
+    return found if math.isfinite(found) else None
 
 
 def whole(setting: Setting | None) -> int | None:
