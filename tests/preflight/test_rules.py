@@ -136,6 +136,16 @@ def test_the_incident_s_own_configuration(tmp_path: Path) -> None:
     assert (29, 14) == (lines["KV105"], lines["KV106"])
 
 
+@pytest.mark.parametrize("code", ["KV201", "KV207", "KV404"])
+@pytest.mark.parametrize("reads", ["source /etc/kv.env", ". ./kv.sh", "if [ $1 ]; then source $FILE; fi"])
+def test_a_variable_that_a_script_read_in_may_set_is_not_called_missing(code: str, reads: str, tmp_path: Path) -> None:
+    wrong = {"serve.sh": EXAMPLES[code][0]["serve.sh"].replace("PYTHONHASHSEED=random", "OTHER=1")}
+    assert code in codes(linted(tmp_path, wrong))
+    found = linted(tmp_path, {"serve.sh": f"{reads}\n{wrong['serve.sh']}"})
+    assert code not in codes(found)
+    assert [True] == [each.unknown.name.startswith("what ") for each in found.doubts if each.rule.code == code]
+
+
 @pytest.mark.parametrize("odd", ["inf", "nan", "-inf", "1e999", "\u00b2", "1.5", "", "9" * 400])
 def test_no_value_breaks_a_rule(odd: str, tmp_path: Path) -> None:
     """Numbers and sizes that are none, in every place where one is read."""

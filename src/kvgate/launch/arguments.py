@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from kvgate.domain.preflight.deployment import BadText, Command, Engine
 from kvgate.domain.preflight.setting import Setting, Settings, Spot, Unknown
 from kvgate.launch.json_text import BadJsonError, check_json, read_json
+from kvgate.launch.shell import ShellCommand
 from kvgate.launch.words import Word
 
 SHORT = {
@@ -32,15 +33,16 @@ _FLAG = re.compile(r"(--?[A-Za-z][\w.-]*)(=)?", re.DOTALL)
 _NEVER_FILLED = re.compile(r"\$\{?[A-Za-z_]\w*\}?")
 
 
-def engine_of(words: Sequence[Word], environment: Mapping[str, Word], file: str, line: int) -> Engine | None:
+def engine_of(command: ShellCommand, environment: Mapping[str, Word], file: str) -> Engine | None:
     """The engine that a command line starts; None if it starts none."""
+    words = command.words
     place = _after_program(words)
     if place is None:
         return None
     flags, given = read_flags(words[place:], file)
     env = {**_inline(words[:place]), **environment}
-    settings = Settings({name: word.setting(file) for name, word in env.items()})
-    return Engine(Spot(file, line), flags, settings, given)
+    settings = Settings({name: word.setting(file) for name, word in env.items()}, command.read_in)
+    return Engine(Spot(file, command.line), flags, settings, given)
 
 
 def command_of(words: Sequence[Word], environment: Mapping[str, Word], file: str, line: int) -> Command | None:

@@ -26,20 +26,22 @@ _SUM: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 @dataclass(slots=True)
 class Variables:
-    """What is set at a point of the script; an array is a tuple of words."""
+    """What is set at a point of the script; an array is a tuple of words. ``read_in`` are scripts that were read into
+    it (``source``) and may have set anything."""
 
     values: dict[str, Value] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
     everything: bool = False
+    read_in: tuple[Unknown, ...] = ()
 
     def copied(self) -> "Variables":
         """The same, to be kept."""
-        return Variables(dict(self.values), set(self.exported), self.everything)
+        return Variables(dict(self.values), set(self.exported), self.everything, self.read_in)
 
     def become(self, other: "Variables") -> None:
         """Take over what another state holds."""
         self.values, self.exported = dict(other.values), set(other.exported)
-        self.everything = other.everything
+        self.everything, self.read_in = other.everything, other.read_in
 
     def forget_differences(self, ends: "list[Variables]") -> None:
         """Keep as told what all these states hold alike; the rest is unknown from here on."""
@@ -53,6 +55,7 @@ class Variables:
                 line = first.line if isinstance(first, Word) else 1
                 self.values[name] = Word((Piece(Unknown(name), line),), line)
         self.exported |= {name for end in ends for name in end.exported}
+        self.read_in = tuple(dict.fromkeys(each for end in ends for each in end.read_in))
 
 
 class Expander:

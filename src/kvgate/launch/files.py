@@ -101,7 +101,7 @@ def _read_commands(read: _Read, file: str, script: Script, environment: dict[str
     ]
     for each in script.commands:
         env = {**environment, **each.environment}
-        engine = engine_of(each.words, env, file, each.line)
+        engine = engine_of(each, env, file)
         command = command_of(each.words, env, file, each.line)
         if engine is not None:
             read.engines.append(engine)

@@ -25,11 +25,15 @@ _BRANCHES = ("if_statement", "elif_clause", "else_clause", "case_statement", "ca
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """A command that the script would run: its words, the environment that the script gave it, and its line."""
+    """A command that the script would run: its words, the environment that the script gave it, and its line.
+
+    ``read_in`` are scripts read before it, which may have set more of its environment.
+    """
 
     words: tuple[Word, ...]
     environment: dict[str, Word]
     line: int
+    read_in: tuple[Unknown, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,11 @@ class _Reader:
         # ``-a`` exports what is set from here on; most scripts that use it set everything first.
         if words[0].known == "set" and any("a" in (word.known or "") for word in words[1:2]):
             variables.everything = True
-        self.script.commands.append(ShellCommand(tuple(words), {**environment, **given}, node.start_point[0] + 1))
+        if words[0].known in ("source", ".") and len(words) > 1:
+            file = words[1].known or str(words[1].unknown)
+            variables.read_in = (*variables.read_in, Unknown(f"what {file} sets"))
+        line = node.start_point[0] + 1
+        self.script.commands.append(ShellCommand(tuple(words), {**environment, **given}, line, variables.read_in))
 
     def _ends_its_line(self, assignment: Node, command: Node) -> bool:
         """Whether a line ends between an assignment and the command: the grammar takes `A=1 B=2` and what stands on the

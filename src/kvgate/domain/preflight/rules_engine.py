@@ -163,7 +163,11 @@ def _dsa_alone(launch: Launch) -> Found:
     for engine in launch.engines:
         given = _additional(engine, "enable_dsa_cp")
         yield from undecided(given)
-        if given is not None and truth(given) and not _flashcomm(engine):
+        if given is None or not truth(given) or _flashcomm(engine):
+            continue
+        if engine.env.more:
+            yield Undecided(given.spot, engine.env.more[0])
+        else:
             yield Seen(given.spot, "enable_dsa_cp is true and flashcomm1 is not on")
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from kvgate.domain.preflight.deployment import POOLS_OF_ASCEND, Engine, Launch, PoolFile
-from kvgate.domain.preflight.rule import Found, Rule, Seen, Severity, undecided
+from kvgate.domain.preflight.rule import Found, Rule, Seen, Severity, Undecided, undecided
 from kvgate.domain.preflight.setting import Setting, number, text, truth
 
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
@@ -30,11 +30,18 @@ def _on_mooncake(launch: Launch) -> Iterator[Engine]:
     )
 
 
+def _not_set(engine: Engine, name: str) -> Seen | Undecided:
+    """That a variable is missing; not decided where the script reads in another one, which may set it."""
+    if engine.env.more:
+        return Undecided(engine.spot, engine.env.more[0])
+    return Seen(engine.spot, f"{name} is not set in what starts this engine")
+
+
 def _hash_seed(launch: Launch) -> Found:
     for engine in pooled(launch):
         seed = engine.env.get("PYTHONHASHSEED")
         if seed is None:
-            yield Seen(engine.spot, "PYTHONHASHSEED is not set in what starts this engine")
+            yield _not_set(engine, "PYTHONHASHSEED")
         elif text(seed) == "random":
             yield Seen(seed.spot, "PYTHONHASHSEED is random")
         else:
@@ -115,7 +122,7 @@ def _same_name(launch: Launch) -> Found:
 def _no_config(launch: Launch) -> Found:
     for engine in _on_mooncake(launch):
         if engine.env.get("MOONCAKE_CONFIG_PATH") is None:
-            yield Seen(engine.spot, "MOONCAKE_CONFIG_PATH is not set in what starts this engine")
+            yield _not_set(engine, "MOONCAKE_CONFIG_PATH")
 
 
 def _protocol(launch: Launch) -> Found:
