@@ -146,6 +146,16 @@ def test_a_variable_that_a_script_read_in_may_set_is_not_called_missing(code: st
     assert [True] == [each.unknown.name.startswith("what ") for each in found.doubts if each.rule.code == code]
 
 
+@pytest.mark.parametrize("code", ["KV213", "KV214"])
+def test_a_default_that_a_script_read_in_may_change_is_not_held_against_anything(code: str, tmp_path: Path) -> None:
+    wrong = {name: text.replace("ASCEND_TRANSFER", "OTHER") if code == "KV213" else text
+             for name, text in EXAMPLES[code][0].items()}  # fmt: skip
+    assert code in codes(linted(tmp_path, wrong))
+    found = linted(tmp_path, {**wrong, "serve.sh": f"source /etc/kv.env\n{wrong['serve.sh']}"})
+    assert code not in codes(found)
+    assert code in {each.rule.code for each in found.doubts}
+
+
 @pytest.mark.parametrize("odd", ["inf", "nan", "-inf", "1e999", "\u00b2", "1.5", "", "9" * 400])
 def test_no_value_breaks_a_rule(odd: str, tmp_path: Path) -> None:
     """Numbers and sizes that are none, in every place where one is read."""

@@ -242,6 +242,10 @@ def _lease(launch: Launch) -> Found:
                 "ASCEND_CONNECT_TIMEOUT": CONNECT_MS if connect is None else number(connect),
             }
             yield from undecided(engine.env.get("ASCEND_TRANSFER_TIMEOUT"))
+            if engine.env.more and any(engine.env.get(name) is None for name in limits):
+                # A default is not known to hold where a script that is read in may set another value.
+                yield Undecided(spot, engine.env.more[0])
+                limits = {name: value for name, value in limits.items() if engine.env.get(name) is not None}
             above = {
                 name: value
                 for name, value in limits.items()
@@ -261,6 +265,9 @@ def _timeouts(launch: Launch) -> Found:
     for engine in launch.engines:
         given = engine.env.get("ASCEND_TRANSFER_TIMEOUT")
         rdma, limit = rdma_ms(engine), number(given)
+        if given is not None and engine.env.more and engine.env.get("HCCL_RDMA_TIMEOUT") is None:
+            yield Undecided(given.spot, engine.env.more[0])
+            continue
         if given is not None and limit is not None and rdma is not None and limit <= rdma:
             yield Seen(
                 given.spot,
